@@ -1,0 +1,1 @@
+"""Quantized embedding exchange for TorchRec."""

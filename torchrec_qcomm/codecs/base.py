@@ -1,0 +1,119 @@
+"""What a codec is: its contract, and the value that names it.
+
+A *row* is one table shard's vector for one sample (pooled) or one id (sequence). A codec turns rows of ``dim`` values into
+rows of ``row_bytes(dim)`` bytes and back. It knows nothing of ranks, tables or steps, and it keeps no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from torchrec_qcomm.errors import CodecError, describe
+
+
+@dataclass(frozen=True, slots=True)
+class CodecSpec:
+    """The full name of a codec: what ranks compare, and what a policy holds.
+
+    Attributes:
+        name: a registered codec name, for example ``int8``.
+        params: every parameter of the codec, defaults included, sorted by name.
+
+    >>> str(CodecSpec("fp16", (("loss_scale", 1024.0),)))
+    'fp16(loss_scale=1024.0)'
+    """
+
+    name: str
+    params: tuple[tuple[str, Any], ...] = ()
+    short: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return self.short or (self.name + self._suffix())
+
+    def _suffix(self) -> str:
+        return f"({', '.join(f'{k}={v}' for k, v in self.params)})" if self.params else ""
+
+
+CodecLike = str | Mapping[str, Any] | CodecSpec
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """Rows of values <-> rows of bytes.
+
+    Every codec takes any ``dim >= 1``, any number of rows (0 too), FP32, FP16 or BF16 values in any strides, and obeys:
+
+    - same input, same bytes; an all-zero row decodes to exact zeros; a constant row to itself within the bound;
+    - a non-finite value makes its whole row decode to NaN and touches no other row (``none`` and ``fp32`` move it as it is);
+    - finite values outside the range that the format can hold saturate;
+    - ``|decode(encode(x)) - x| <= error_bound(x)``, element by element.
+    """
+
+    @property
+    def spec(self) -> CodecSpec:
+        """The frozen value that names this codec fully."""
+        ...
+
+    def row_bytes(self, dim: int, dtype: torch.dtype = torch.float32) -> int:
+        """Wire bytes of one row of ``dim`` values. ``dtype``, the payload's own, matters to ``none`` alone."""
+        ...
+
+    def encode(self, values: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Encode ``values [..., dim]`` into ``uint8 [..., row_bytes(dim, values.dtype)]``.
+
+        Args:
+            values: FP32, FP16 or BF16, any strides.
+            out: written and returned if given; the last dimension must be contiguous, the others may have any strides.
+
+        Raises:
+            CodecError: the dtype is not a float type that the codec takes.
+            WireError: ``out`` has another shape or dtype.
+        """
+        ...
+
+    def decode(
+        self,
+        data: torch.Tensor,
+        dim: int,
+        out: torch.Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> torch.Tensor:
+        """Decode ``data`` (``uint8 [..., row_bytes(dim, dtype)]``) into ``[..., dim]`` of ``dtype``.
+
+        Args:
+            data: encoded rows; the last dimension must be contiguous, the others may have any strides.
+            dim: the number of values in a row.
+            out: written and returned if given (its dtype is then the dtype); any strides, last dimension contiguous.
+            dtype: of the result, when ``out`` is not given.
+
+        Raises:
+            WireError: ``data`` or ``out`` has the wrong shape or dtype.
+        """
+        ...
+
+    def error_bound(self, values: torch.Tensor) -> torch.Tensor:
+        """The largest absolute error that the codec may make for each element: FP32, the shape of ``values``.
+
+        Rounding of the result to a 16-bit payload dtype comes on top.
+        """
+        ...
+
+
+def check_float(codec: Codec, values: torch.Tensor) -> None:
+    """Raise ``CodecError`` unless ``values`` has a dtype that every codec takes."""
+    if values.dtype not in FLOAT_DTYPES:
+        raise CodecError(
+            describe(f"{codec.spec}.encode", "unsupported dtype", got=str(values.dtype), allowed=map(str, FLOAT_DTYPES))
+        )
+
+
+FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def params_of(codec: object) -> tuple[tuple[str, Any], ...]:
+    """The parameters of a codec written as a frozen dataclass: its fields, sorted by name."""
+    return tuple(sorted((f.name, getattr(codec, f.name)) for f in fields(codec)))  # type: ignore[arg-type]

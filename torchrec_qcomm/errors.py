@@ -1,0 +1,81 @@
+"""The error tree, and the one way in which its messages are worded.
+
+    QCommError
+    ├── CodecError           a codec or one of its parameters does not exist, or does not fit the values given to it
+    ├── PolicyError          a rule, or a rule and the tables it meets, make no sense
+    ├── ConfigError          a YAML file is wrong; names file, key path, value and what is allowed
+    ├── ShardingError        a sharding that cannot be exchanged, or a sharder set up in a way that would be silently wrong
+    ├── WireError            bytes of the wrong shape or size: a message that cannot be laid out or read
+    └── DisagreementError    ranks do not share one policy, plan or code version; raised at start-up
+
+Messages read ``<where>: <what is wrong>; got <x>; allowed: <sorted list>. <what to do next>``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class QCommError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class CodecError(QCommError, ValueError):
+    """A codec or a codec parameter is unknown or cannot be used as asked."""
+
+
+class PolicyError(QCommError, ValueError):
+    """A rule is wrong, or matches no table."""
+
+
+class ConfigError(QCommError, ValueError):
+    """A configuration file is wrong."""
+
+
+class ShardingError(QCommError, ValueError):
+    """A table, sharding type or sharder setting that cannot be exchanged as asked."""
+
+
+class WireError(QCommError, ValueError):
+    """Values or bytes do not have the size that the layout says."""
+
+
+class DisagreementError(QCommError, RuntimeError):
+    """The ranks of a process group do not agree on what they will exchange."""
+
+
+def describe(
+    where: str,
+    wrong: str,
+    *,
+    got: object,
+    allowed: Iterable[object] | str = (),
+    todo: str = "",
+) -> str:
+    """Word an error the way the whole package does.
+
+    Args:
+        where: the place: a file and key path, a table, a function's argument.
+        wrong: what is wrong there, in a few words.
+        got: the offending value. A string close to an allowed one adds "did you mean".
+        allowed: the allowed values (sorted here), or a sentence when they cannot be listed.
+        todo: what the reader can do next.
+
+    Returns:
+        ``where: wrong; got 'x'; allowed: a, b. Did you mean 'a'? todo``.
+
+    >>> describe("rules.0.forward", "unknown codec", got="int5", allowed=["int8", "int4"])
+    "rules.0.forward: unknown codec; got 'int5'; allowed: int4, int8. Did you mean 'int4'?"
+    """
+    names = [] if isinstance(allowed, str) else sorted(str(name) for name in allowed)
+    listing = allowed if isinstance(allowed, str) else ", ".join(names)
+    text = f"{where}: {wrong}; got {got!r}"
+    if listing:
+        text += f"; allowed: {listing}"
+    close = difflib.get_close_matches(got, names, n=1) if isinstance(got, str) else []
+    if close:
+        text += f". Did you mean {close[0]!r}?"
+    if todo:
+        text += f" {todo}" if close else f". {todo}"
+    return text
