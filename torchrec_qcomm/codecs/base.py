@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from torchrec_qcomm.errors import CodecError, describe
+from torchrec_qcomm.errors import CodecError, WireError, describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class CodecSpec:
     Attributes:
         name: a registered codec name, for example ``int8``.
         params: every parameter of the codec, defaults included, sorted by name.
+        short: how it is printed; not compared.
 
     >>> str(CodecSpec("fp16", (("loss_scale", 1024.0),)))
     'fp16(loss_scale=1024.0)'
@@ -60,6 +61,14 @@ class Codec(Protocol):
 
     def row_bytes(self, dim: int, dtype: torch.dtype = torch.float32) -> int:
         """Wire bytes of one row of ``dim`` values. ``dtype``, the payload's own, matters to ``none`` alone."""
+        ...
+
+    def check_payload(self, dtype: torch.dtype) -> None:
+        """Say at construction whether payloads of ``dtype`` can be encoded; ``encode`` asks the same.
+
+        Raises:
+            CodecError: the codec does not take that dtype, or (``fp32`` on 16 bits) would make the payload larger.
+        """
         ...
 
     def encode(self, values: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -103,17 +112,46 @@ class Codec(Protocol):
         ...
 
 
-def check_float(codec: Codec, values: torch.Tensor) -> None:
-    """Raise ``CodecError`` unless ``values`` has a dtype that every codec takes."""
-    if values.dtype not in FLOAT_DTYPES:
+FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def check_float(codec: Codec, dtype: torch.dtype) -> None:
+    """Raise ``CodecError`` unless ``dtype`` is one that every codec takes."""
+    if dtype not in FLOAT_DTYPES:
         raise CodecError(
-            describe(f"{codec.spec}.encode", "unsupported dtype", got=str(values.dtype), allowed=map(str, FLOAT_DTYPES))
+            describe(f"codec {codec.spec}", "unsupported dtype", got=str(dtype), allowed=[str(d) for d in FLOAT_DTYPES])
         )
 
 
-FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+def check_dim(codec: Codec, dim: int) -> None:
+    """Raise ``WireError`` unless a row can have ``dim`` values."""
+    if dim < 1:
+        raise WireError(describe(f"codec {codec.spec}", "a row needs at least one value", got=dim, allowed="dim >= 1"))
+
+
+def check_tensor(
+    where: str, tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype | tuple[torch.dtype, ...]
+) -> None:
+    """Raise ``WireError`` unless ``tensor`` has ``shape``, (one of) ``dtype`` and a contiguous last dimension."""
+    dtypes = dtype if isinstance(dtype, tuple) else (dtype,)
+    if tensor.dtype not in dtypes:
+        raise WireError(describe(where, "wrong dtype", got=str(tensor.dtype), allowed=[str(d) for d in dtypes]))
+    if tuple(tensor.shape) != shape:
+        raise WireError(describe(where, "wrong shape", got=list(tensor.shape), allowed=str(list(shape))))
+    if tensor.numel() and shape[-1] > 1 and tensor.stride(-1) != 1:
+        raise WireError(
+            describe(where, "the last dimension must be contiguous", got=f"stride {tensor.stride(-1)}", allowed="stride 1")
+        )
 
 
 def params_of(codec: object) -> tuple[tuple[str, Any], ...]:
     """The parameters of a codec written as a frozen dataclass: its fields, sorted by name."""
     return tuple(sorted((f.name, getattr(codec, f.name)) for f in fields(codec)))  # type: ignore[arg-type]
+
+
+def spec_of(codec: object, name: str) -> CodecSpec:
+    """The spec of a codec written as a frozen dataclass; printed with the parameters that are not at their default."""
+    changed = {f.name for f in fields(codec) if getattr(codec, f.name) != f.default}  # type: ignore[arg-type]
+    params = params_of(codec)
+    short = CodecSpec(name, tuple(p for p in params if p[0] in changed))
+    return CodecSpec(name, params, short=str(short))

@@ -1,0 +1,64 @@
+# Everything runs in .venv, which is made on first use and reused afterwards.
+# This is the CPU set-up for development and CI. On a GPU machine: pip install torch torchrec fbgemm-gpu, then this package.
+
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+TORCH    := torch==2.13.0
+FBGEMM   := fbgemm-gpu-cpu==1.8.0
+TORCHREC := torchrec==1.8.0
+# What torchrec needs, less fbgemm-gpu: the CUDA build, whose files collide with the CPU build's.
+TORCHREC_NEEDS := tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath
+
+# One thread a rank: the machine's cores are the ranks'.
+RUN2 := OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2
+
+.PHONY: demo test lint format convergence bench clean
+
+demo: $(READY)           ## train a real DLRM on flights data, FP32 wire and quantized, side by side
+	$(RUN2) examples/dlrm.py --config configs/demo.yaml --compare
+
+test: $(READY)           ## all tests that fit in a few minutes
+	$(BIN)/pytest -m "not slow"
+
+lint: $(READY)           ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)         ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+convergence: $(READY)    ## does the quantized run converge like the FP32 one? Writes docs/convergence.md
+	$(RUN2) examples/convergence.py
+
+bench: $(READY)          ## time the exchange without a rate limit, and (as root) on two emulated hosts with 1 Gbit links
+	$(RUN2) examples/bench_exchange.py
+	$(BIN)/python examples/netlab.py --hosts 2 --rate 1gbit -- $(BIN)/python examples/bench_exchange.py
+
+clean:                   ## remove everything that the other targets made, .venv too
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# torch first, so that nothing else picks its build; torchrec last and without its dependencies.
+$(READY): pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/python -c "$$REQUIREMENTS" > $(VENV)/requirements.txt
+	$(BIN)/pip install --quiet $(FBGEMM) $(TORCHREC_NEEDS) -r $(VENV)/requirements.txt
+	$(BIN)/pip install --quiet --no-deps $(TORCHREC)
+	$(BIN)/pip install --quiet --no-deps --editable .
+	touch $(READY)
+
+# pyproject.toml is the one list of what is needed; torch, torchrec and fbgemm are pinned above.
+define REQUIREMENTS
+import tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+extras = sum(project["optional-dependencies"].values(), [])
+needs = [need for need in project["dependencies"] if not need.startswith(("torch", "fbgemm"))]
+print(*needs, *extras, sep="\n")
+endef
+export REQUIREMENTS

@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Time TorchRec's exchange and the plugin's side by side, in one process group.
+
+    torchrun --standalone --nproc_per_node 2 examples/bench_exchange.py                       # no rate limit
+    python examples/netlab.py --hosts 2 --rate 1gbit -- python examples/bench_exchange.py     # two hosts, 1 Gbit links (root)
+
+An exchange is from the call of the output dist to the end of its `wait`, plus the same in backward; lookups are left out.
+Every round runs every arm once, so that the machine's moods hit all of them; a round's time is the slowest rank's. Beside
+each of the plugin's arms stand its parts timed alone: encoding, a bare all-to-all of the same bytes, decoding.
+
+`--exchange-only N --arms int8` instead runs N forward and backward exchanges and prints the bytes that were counted, to be
+held against the links' own counters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torchrec
+from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
+from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist
+
+import torchrec_qcomm as qc
+from torchrec_qcomm import codecs
+from torchrec_qcomm.collectives import pack, unpack
+from torchrec_qcomm.policy import Direction, Policy, Table
+from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
+from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
+from torchrec_qcomm.wire import Column, Side
+
+CPU = torch.device("cpu")
+TORCHREC = {"torchrec fp32": CommType.FP32, "torchrec fp16": CommType.FP16, "torchrec int8": CommType.INT8}
+OURS = {
+    "none": Policy(),
+    "fp16": Policy("fp16", "fp16"),
+    "fp8": Policy("fp8_e4m3", "fp8_e5m2"),
+    "int8": Policy("int8", "int8"),
+    "int4": Policy("int4", "int4"),
+    "mixed": Policy(
+        "fp8_e4m3",
+        "fp8_e5m2",
+        (qc.Rule(tables="t?", forward="int8", backward="int8"), qc.Rule(tables="*[02468]", forward="int4", backward="int8")),
+    ),
+}
+
+
+class Setting:
+    """Tables dealt out to ranks, this rank's lookup, and the gradient of its samples' values."""
+
+    def __init__(self, tables: int, dim: int, batch: int) -> None:
+        self.group = dist.group.WORLD
+        self.world, self.rank = dist.get_world_size(), dist.get_rank()
+        self.dim, self.sizes = dim, [batch] * self.world
+        self.owned = [[f"t{i}" for i in range(tables) if i % self.world == rank] for rank in range(self.world)]
+        self.tables = [Table(f"t{i}", rows=1000, dim=dim) for i in range(tables)]
+        generator = torch.Generator().manual_seed(self.rank)
+        width = dim * len(self.owned[self.rank])
+        self.lookup = torch.randn(batch * self.world, width, generator=generator).requires_grad_()
+        self.gradient = torch.randn(batch, dim * tables, generator=generator) * 1e-4
+        self.context = EmbeddingShardingContext(batch_size_per_rank=self.sizes)
+
+    def torchrec(self, precision: CommType) -> torch.nn.Module:
+        """TorchRec's own output dist."""
+        registry = get_qcomm_codecs_registry(QCommsConfig(precision, precision), device=CPU)
+        dims = [[self.dim] * len(names) for names in self.owned]
+        return TwPooledEmbeddingDist(self.group, [sum(d) for d in dims], dims, CPU, qcomm_codecs_registry=registry)
+
+    def ours(self, policy: Policy, meters: Meters) -> QCommPooledEmbeddingDist:
+        """The plugin's output dist."""
+        sites = SiteCodecs(policy.resolve(self.tables), self.world, codecs.get)
+        columns = [[Column(name, self.dim) for name in names] for names in self.owned]
+        return QCommPooledEmbeddingDist(self.group, columns, torch.float32, sites, meters)
+
+
+def exchange(setting: Setting, output_dist: torch.nn.Module) -> float:
+    """Seconds of one exchange, forward and backward, at this rank."""
+    setting.lookup.grad = None
+    dist.barrier()
+    start = perf_counter()
+    values = output_dist(setting.lookup, setting.context).wait()
+    forward = perf_counter() - start
+    dist.barrier()
+    start = perf_counter()
+    values.backward(setting.gradient)
+    return forward + perf_counter() - start
+
+
+def parts(setting: Setting, output_dist: QCommPooledEmbeddingDist) -> dict[str, Callable[[], Any]]:
+    """The pieces of an exchange, forward and backward together, each ready to be timed alone."""
+    plan = output_dist.plan(tuple(setting.sizes))
+    legs: list[tuple[torch.Tensor, Side, Side]] = [
+        (setting.lookup.detach(), plan.lookup_out, plan.values_in),
+        (setting.gradient, plan.gradient_out, plan.lookup_gradient_in),
+    ]
+    sent = [pack(values, out) for values, out, _ in legs]
+    received = [torch.zeros(into.nbytes, dtype=torch.uint8) for _, _, into in legs]
+
+    def move() -> None:
+        for data, (_, out, into) in zip(sent, legs, strict=True):
+            receive = torch.empty(into.nbytes, dtype=torch.uint8)
+            dist.all_to_all_single(receive, data, list(into.splits), list(out.splits))
+
+    move()
+    return {
+        "encode": lambda: [pack(values, out) for values, out, _ in legs],
+        "all_to_all": move,
+        "decode": lambda: [unpack(data, into) for data, (_, _, into) in zip(received, legs, strict=True)],
+    }
+
+
+def alone(work: Callable[[], Any]) -> float:
+    """Seconds of ``work`` at this rank, all ranks starting together."""
+    dist.barrier()
+    start = perf_counter()
+    work()
+    return perf_counter() - start
+
+
+def measure(setting: Setting, arms: list[str], rounds: int) -> dict[str, Any]:
+    """Median seconds of every arm and of its parts; the slowest rank's in each round."""
+    dists = {a: setting.torchrec(TORCHREC[a]) if a in TORCHREC else setting.ours(OURS[a], Meters()) for a in arms}
+    pieces = {a: parts(setting, d) for a, d in dists.items() if isinstance(d, QCommPooledEmbeddingDist)}
+    names = [(a, "exchange") for a in arms] + [(a, p) for a in pieces for p in pieces[a]]
+    times = []
+    for _ in range(rounds + 2):
+        mine = [exchange(setting, dists[a]) for a in arms]
+        mine += [alone(work) for a in pieces for work in pieces[a].values()]
+        slowest = torch.tensor(mine, dtype=torch.float64)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+        times.append(slowest.tolist())
+    result: dict[str, Any] = {a: {} for a in arms}
+    for (arm, name), seconds in zip(names, zip(*times[2:], strict=True), strict=True):  # the first two rounds warm up
+        result[arm][name] = median(seconds)
+    return result
+
+
+def report(result: dict[str, Any]) -> dict[str, Any]:
+    """Add ratios; print the table."""
+    for arm in result.values():
+        if "encode" in arm:
+            arm["over_parts"] = arm["exchange"] / (arm["encode"] + arm["all_to_all"] + arm["decode"])
+        for base in TORCHREC:
+            if base in result:
+                arm[f"speedup over {base}"] = result[base]["exchange"] / arm["exchange"]
+    heads = ["exchange", "encode", "all_to_all", "decode"]
+    ratios = ["over_parts", *(f"speedup over {base}" for base in TORCHREC)]
+    print(
+        f"{'':15}"
+        + "".join(f"{h + ' ms':>15}" for h in heads)
+        + f"{'/ parts':>10}"
+        + "".join(f"{'x ' + b:>17}" for b in TORCHREC)
+    )
+    for name, arm in result.items():
+        cells = "".join(f"{arm[h] * 1e3:15.1f}" if h in arm else f"{'':15}" for h in heads)
+        widths = [10, 17, 17, 17]
+        print(
+            f"{name:15}{cells}"
+            + "".join(f"{arm[r]:{w}.2f}" if r in arm else " " * w for r, w in zip(ratios, widths, strict=True))
+        )
+    return result
+
+
+def exchange_only(setting: Setting, arm: str, steps: int) -> dict[str, Any]:
+    """Run ``steps`` exchanges of one arm; the bytes that this package counted, by source and destination."""
+    meters, meter = Meters(), TrafficMeter()
+    output_dist = setting.ours(OURS[arm], meters)
+    exchange(setting, output_dist)
+    meters.active.append(meter)
+    for _ in range(steps):
+        exchange(setting, output_dist)
+    traffic = meter.gather()
+    bytes_per_row = {d: codecs.get(getattr(OURS[arm], d)).row_bytes(setting.dim) for d in Direction}
+    return {"arm": arm, "steps": steps, "row_bytes": bytes_per_row, "wire_bytes": traffic.matrix(setting.world)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, default=26)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=2048, help="samples a rank")
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--arms", nargs="+", default=[*TORCHREC, *OURS], choices=[*TORCHREC, *OURS])
+    parser.add_argument("--exchange-only", type=int, metavar="N", help="only run N exchanges of the one arm given, and count")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    setting = Setting(args.tables, args.dim, args.batch)
+    if args.exchange_only is not None:
+        found = exchange_only(setting, args.arms[0], args.exchange_only)
+        if setting.rank == 0:
+            print(json.dumps(found), flush=True)
+    else:
+        found = measure(setting, args.arms, args.rounds)
+        if setting.rank == 0:
+            print(
+                f"{args.tables} tables, D = {args.dim}, batch {args.batch} a rank, {setting.world} ranks, {args.rounds} rounds"
+            )
+            print(f"torch {torch.__version__}, torchrec {torchrec.__version__}, {platform.machine()}; medians, slowest rank")
+            found = report(found)
+    if args.json and setting.rank == 0:
+        with open(args.json, "w") as file:
+            json.dump({"setting": vars(args), "result": found}, file, indent=2)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What is trained, and what each arm must show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.distributed.types import ModuleSharder
+
+import torchrec_qcomm as qc
+from tests.convergence import faults
+
+DROPPED = "t_date_origin_hour"  # the table whose gradient the control drops
+MARK = "fp16"  # stands in a policy for the faulty codec of the two gradient controls
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Limits on the mean of the paired differences to the FP32 wire.
+
+    Attributes:
+        auc: may fall by so much at most.
+        normalized_entropy: may rise by so much at most; None: not looked at.
+    """
+
+    auc: float
+    normalized_entropy: float | None
+
+    def holds(self, auc: float, normalized_entropy: float) -> bool:
+        """Whether differences to the FP32 wire are within the limits."""
+        return auc >= -self.auc and (self.normalized_entropy is None or normalized_entropy <= self.normalized_entropy)
+
+    def __str__(self) -> str:
+        text = f"AUC >= -{self.auc:.4f}"
+        return text if self.normalized_entropy is None else f"{text}, NE <= +{self.normalized_entropy:.4f}"
+
+
+EIGHT_BITS = Gate(0.0005, 0.0008)
+FOUR_BITS = Gate(0.0005, 0.0010)
+SGD = Gate(0.002, None)
+EXACT = Gate(0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of moving the embeddings, trained with each seed.
+
+    Attributes:
+        name: in the table.
+        optimizer: ``adagrad`` or ``sgd``.
+        gate: None for the FP32 wire, which the others are compared with.
+        policy: None is TorchRec's own exchange.
+        broken: codecs of the policy that are broken on purpose.
+        must_fail: a control: the gate has to notice it.
+    """
+
+    name: str
+    optimizer: str
+    gate: Gate | None = None
+    policy: qc.Policy | None = None
+    broken: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = field(default_factory=dict)
+    must_fail: bool = False
+
+    def sharders(self) -> list[ModuleSharder[nn.Module]]:
+        """Fresh sharders for one run."""
+        if self.policy is None:
+            return get_default_sharders()
+        return [qc.QCommEmbeddingBagCollectionSharder(self.policy, codec_factory=faults.factory(self.broken))]
+
+
+FP8 = qc.Policy("fp8_e4m3", "fp8_e5m2")
+INT8 = qc.Policy("int8", "int8")
+INT4 = qc.Policy("int4", "int4")
+
+ARMS = (
+    Arm("FP32 wire (TorchRec)", "adagrad"),
+    Arm("none", "adagrad", EXACT, qc.Policy()),
+    Arm("FP8: E4M3 forward, E5M2 backward", "adagrad", EIGHT_BITS, FP8),
+    Arm("INT8 both ways", "adagrad", EIGHT_BITS, INT8),
+    Arm("INT4 both ways", "adagrad", FOUR_BITS, INT4),
+    Arm("control: INT4 truncates", "adagrad", FOUR_BITS, INT4, {"int4": faults.truncated_int4}, must_fail=True),
+    Arm(
+        "control: E5M2 backward without a row scale",
+        "adagrad",
+        EIGHT_BITS,
+        FP8,
+        {"fp8_e5m2": faults.e5m2_without_scale},
+        must_fail=True,
+    ),
+    Arm(
+        "control: INT4 with one scale per tensor",
+        "adagrad",
+        FOUR_BITS,
+        INT4,
+        {"int4": faults.int4_with_one_scale},
+        must_fail=True,
+    ),
+    Arm(
+        f"control: gradient of {DROPPED} dropped",
+        "adagrad",
+        EIGHT_BITS,
+        qc.Policy(rules=(qc.Rule(tables=DROPPED, backward=MARK),)),
+        {MARK: faults.dropped},
+        must_fail=True,
+    ),
+    Arm("FP32 wire (TorchRec)", "sgd"),
+    Arm("FP8: E4M3 forward, E5M2 backward", "sgd", SGD, FP8),
+    Arm("INT8 both ways", "sgd", SGD, INT8),
+    Arm("INT4 both ways", "sgd", SGD, INT4),
+    Arm("control: gradients times 0.5", "sgd", SGD, qc.Policy(backward=MARK), {MARK: faults.halved}, must_fail=True),
+)

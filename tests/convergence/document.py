@@ -1,0 +1,78 @@
+"""The table of the convergence check, for the terminal and for docs/convergence.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from statistics import mean
+
+from dlrm_lib.report import versions
+
+from tests.convergence.results import Verdict
+
+COMMAND = "make convergence"
+HEADER = ("arm", "AUC", "difference", "by seed", "NE", "difference", "gate", "result", "s")
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """A Markdown table, one line for each arm; AUC and NE are means over the seeds."""
+    lines = [HEADER, tuple("---" for _ in HEADER)]
+    for verdict in verdicts:
+        lines.append(_line(verdict))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _line(verdict: Verdict) -> tuple[str, ...]:
+    arm, outcomes = verdict.arm, verdict.outcomes
+    entropy = f"{mean(o.normalized_entropy for o in outcomes):.5f}"
+    start = (arm.name, f"{mean(o.auc for o in outcomes):.5f}")
+    seconds = f"{mean(o.seconds for o in outcomes):.1f}"
+    if arm.gate is None:
+        return (*start, "", "", entropy, "", "", "", seconds)
+    result = "within" if verdict.within_gate else "fails"
+    wanted = "must fail" if arm.must_fail else "must hold"
+    return (
+        *start,
+        f"{mean(verdict.auc_differences):+.5f}",
+        " ".join(f"{1e5 * difference:+.0f}" for difference in verdict.auc_differences),
+        entropy,
+        f"{mean(verdict.entropy_differences):+.5f}",
+        str(arm.gate),
+        f"{result}, {wanted}" + ("" if verdict.as_expected else ": **WRONG**"),
+        seconds,
+    )
+
+
+def document(verdicts: Sequence[Verdict], seeds: Sequence[int], seconds: float, setting: str) -> str:
+    """The page docs/convergence.md."""
+    by_optimizer = {name: [v for v in verdicts if v.arm.optimizer == name] for name in ("adagrad", "sgd")}
+    used = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"""# Does training survive the codecs?
+
+Written by `{COMMAND}`; do not edit. Measured with {used}; {platform.machine()}, {os.cpu_count()} CPU cores, \
+{seconds / 60:.0f} minutes in all.
+
+{setting}
+
+Each arm is trained with the seeds {", ".join(map(str, seeds))}; a seed gives the initial weights and the order of the samples. \
+AUC and normalized entropy (NE) are means over the seeds, differences are to the FP32 wire with the same seed; "by seed" is the \
+difference in AUC in units of 0.00001, "s" the wall time of a training on this machine. A gate is on the mean of the paired \
+differences. The controls are broken codecs (`tests/convergence/faults.py`): a check that did not notice them would say nothing \
+about the others.
+
+## Row-wise Adagrad, Adam
+
+{table(by_optimizer["adagrad"])}
+
+## SGD
+
+Adagrad swallows any constant factor on gradients. Plain SGD does not, so a gradient that is divided twice shows here.
+
+{table(by_optimizer["sgd"])}
+
+## What this cannot see
+
+Truncation at 8 bits, one scale per tensor at 8 bits and small gradient factors make no difference to the AUC on these data. The \
+codecs' and the exchange's own tests check them exactly.
+"""

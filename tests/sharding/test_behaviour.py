@@ -1,0 +1,277 @@
+"""What stays TorchRec's own with quantized output dists in place, beyond a plain training step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import SparseType
+from torchrec.distributed import comm_ops
+from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+
+from tests.ranks import RankPool
+from tests.sharding.models import SGD, TABLES, batch, collection, local_weights, placed, upstream
+from tests.sharding.scenarios import shard, step
+from torchrec_qcomm import codecs
+from torchrec_qcomm.errors import ShardingError, WireError
+from torchrec_qcomm.policy import Policy, Rule, Table
+from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, measure_traffic
+from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
+from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.traffic import Meters
+from torchrec_qcomm.wire import Column
+
+INT8 = Policy("int8", "int8")
+
+
+def pair(policy: Policy, world: int, **fused: Any) -> tuple[Any, Any]:
+    """Ours under a policy and TorchRec's own, with the same plan and weights."""
+    plan = placed(TABLES, "table_wise", world)
+    fused = {**SGD, **fused}
+    ours = shard(QCommEmbeddingBagCollectionSharder(policy, fused_params=fused), collection(), plan)
+    return ours, shard(EmbeddingBagCollectionSharder(fused_params=fused), collection(), plan)
+
+
+def same_weights(a: Any, b: Any) -> bool:
+    left, right = local_weights(a), local_weights(b)
+    return left.keys() == right.keys() and all(torch.equal(left[key], right[key]) for key in left)
+
+
+def two_in_flight(rank: int, world: int) -> dict[str, bool]:
+    """Two forwards before either is waited for, one backward through both."""
+    ours, native = pair(Policy(), world)
+    first, second = batch(TABLES, 4, seed=rank), batch(TABLES, 6, seed=10 + rank)
+    results = []
+    for sharded in (ours, native):
+        a, b = sharded(first), sharded(second)
+        late, early = b.values(), a.values()
+        ((early * upstream(*early.shape, seed=1)).sum() + (late * upstream(*late.shape, seed=2)).sum()).backward()
+        results.append((early.detach(), late.detach()))
+    return {
+        "outputs": all(torch.equal(x, y) for x, y in zip(*results, strict=True)),
+        "weights": same_weights(ours, native),
+    }
+
+
+def test_two_forwards_in_flight(ranks: RankPool) -> None:
+    assert ranks.run(2, two_in_flight) == [{"outputs": True, "weights": True}] * 2
+
+
+def evaluation(rank: int, world: int) -> dict[str, Any]:
+    ours, native = pair(INT8, world)
+    features = batch(TABLES, 5, seed=rank)
+    before = local_weights(ours)
+    with measure_traffic(ours) as meter:
+        ours.eval()
+        with torch.no_grad():
+            got, want = ours(features).values(), native(features).values()
+    return {
+        "error": float((got - want).abs().max() / want.abs().max()),
+        "requires grad": got.requires_grad,
+        "backward bytes": meter.local().wire_bytes(direction="backward"),
+        "forward bytes": meter.local().wire_bytes(direction="forward"),
+        "unchanged": all(torch.equal(before[key], now) for key, now in local_weights(ours).items()),
+        "buffers": [name for name, _ in ours.named_buffers()] == [name for name, _ in native.named_buffers()],
+        "parameters": [name for name, _ in ours.named_parameters()] == [name for name, _ in native.named_parameters()],
+        "optimizer": list(ours.fused_optimizer.state_dict()["state"]) == list(native.fused_optimizer.state_dict()["state"]),
+    }
+
+
+def test_evaluation_quantizes_the_forward_and_changes_nothing(ranks: RankPool) -> None:
+    for answer in ranks.run(2, evaluation):
+        assert 0 < answer["error"] < 0.01
+        assert not answer["requires grad"]
+        assert answer["backward bytes"] == 0
+        assert answer["forward bytes"] > 0
+        assert all(answer[key] for key in ("unchanged", "buffers", "parameters", "optimizer"))
+
+
+def state_dicts(rank: int, world: int) -> dict[str, bool]:
+    """Each loads what the other saved."""
+    ours, native = pair(Policy(), world)
+    features = batch(TABLES, 5, seed=rank)
+    step(ours, features, seed=rank)
+    differ = not same_weights(ours, native)
+    native.load_state_dict(ours.state_dict())
+    back = same_weights(ours, native)
+    step(native, features, seed=rank)
+    ours.load_state_dict(native.state_dict())
+    return {"differ": differ, "native loads ours": back, "ours loads native": same_weights(ours, native)}
+
+
+def test_state_dicts_are_interchangeable(ranks: RankPool) -> None:
+    assert ranks.run(2, state_dicts) == [{"differ": True, "native loads ours": True, "ours loads native": True}] * 2
+
+
+def gradient_division(rank: int, world: int) -> list[bool]:
+    answers = []
+    for on in (False, True):
+        comm_ops.set_gradient_division(on)
+        try:
+            ours, native = pair(Policy(), world)
+            for sharded in (ours, native):
+                step(sharded, batch(TABLES, 5, seed=rank), seed=rank)
+        finally:
+            comm_ops.set_gradient_division(True)
+        answers.append(same_weights(ours, native))
+    return answers
+
+
+def test_gradient_division_is_torchrecs_switch(ranks: RankPool) -> None:
+    assert ranks.run(3, gradient_division) == [[True, True]] * 3
+
+
+def half_output(rank: int, world: int) -> dict[str, Any]:
+    exact, native = pair(Policy(), world, output_dtype=SparseType.FP16)
+    quantized, _ = pair(INT8, world, output_dtype=SparseType.FP16)
+    features = batch(TABLES, 5, seed=rank)
+    outs = []
+    for sharded in (exact, native, quantized):
+        out = sharded(features).values()
+        out.backward(upstream(*out.shape, seed=rank).half() * 100)
+        outs.append(out.detach())
+    equal = torch.equal(outs[0], outs[1]) and same_weights(exact, native)
+    with measure_traffic(exact) as meter:
+        step_out = exact(features).values()
+        step_out.backward(torch.ones_like(step_out))
+    return {
+        "dtypes": [str(out.dtype) for out in outs],
+        "exact": equal,
+        "error": float((outs[2] - outs[1]).float().abs().max() / outs[1].float().abs().max()),
+        "two bytes a value": meter.local().wire_bytes() == meter.local().fp32_bytes() // 2,
+    }
+
+
+def test_sixteen_bit_output(ranks: RankPool) -> None:
+    for answer in ranks.run(2, half_output):
+        assert answer["dtypes"] == ["torch.float16"] * 3
+        assert answer["exact"]
+        assert 0 < answer["error"] < 0.01
+        assert answer["two bytes a value"]
+
+
+ODD = [[Column("a", 5), Column("b", 1), Column("a", 5)], [], [Column("c", 33), Column("b", 7)]]
+
+
+def odd_dims(rank: int, world: int, names: dict[str, str], sizes: tuple[int, ...]) -> dict[str, Any]:
+    """The dist alone, with dims that FBGEMM's lookups do not take; a lookup of random rows stands in."""
+    policy = Policy(rules=tuple(Rule(tables=t, forward=name, backward=name) for t, name in names.items()))
+    sites = SiteCodecs(policy.resolve(Table(t, 10, 10) for t in "abc"), world, codecs.get)
+    output_dist = QCommPooledEmbeddingDist(dist.group.WORLD, ODD, torch.float32, sites, Meters())
+    width = sum(column.dim for column in ODD[rank])
+    lookups = [
+        torch.randn(sum(sizes), sum(c.dim for c in owned), generator=torch.Generator().manual_seed(i))
+        for i, owned in enumerate(ODD)
+    ]
+    lookup = lookups[rank].clone().requires_grad_()
+    # A rank without tables hands over a flat empty tensor, as TorchRec's lookup does.
+    out = output_dist(lookup if width else lookup.view(-1), EmbeddingShardingContext(batch_size_per_rank=list(sizes))).wait()
+    first = sum(sizes[:rank])
+    want = torch.cat([full[first : first + sizes[rank]] for full in lookups], dim=1)
+    gradients = [
+        torch.randn(size, want.shape[1], generator=torch.Generator().manual_seed(50 + i)) for i, size in enumerate(sizes)
+    ]
+    out.backward(gradients[rank])
+    start = sum(c.dim for owned in ODD[:rank] for c in owned)
+    want_gradient = torch.cat([g[:, start : start + width] for g in gradients])
+
+    def over(error: torch.Tensor, values: torch.Tensor, columns: list[Column]) -> float:
+        worst, at = 0.0, 0
+        for column in columns:
+            part = slice(at, at + column.dim)
+            # Dividing by the world and multiplying again rounds twice.
+            limit = codecs.get(names[column.table]).error_bound(values[:, part]) + 2**-22 * values[:, part].abs()
+            if values.shape[0]:
+                worst = max(worst, float((error[:, part].abs() / limit.clamp_min(1e-38)).max()))
+            at += column.dim
+        return worst
+
+    every = [column for owned in ODD for column in owned]
+    return {
+        "forward": over(out.detach() - want, want, every),
+        "backward": over(lookup.grad * world - want_gradient, want_gradient, ODD[rank]) if width else 0.0,
+        "differs": not torch.equal(out.detach(), want),
+        "shape": tuple(out.shape) == tuple(want.shape),
+    }
+
+
+@pytest.mark.parametrize("names", [{"a": "int4", "b": "int8", "c": "fp8_e4m3"}, {"a": "fp8_e5m2", "b": "int4", "c": "int8"}])
+@pytest.mark.parametrize("sizes", [(7, 7, 7), (3, 1, 0)])
+def test_odd_dims_on_three_ranks(ranks: RankPool, names: dict[str, str], sizes: tuple[int, ...]) -> None:
+    for rank, answer in enumerate(ranks.run(3, odd_dims, names, sizes)):
+        assert answer["forward"] <= 1, answer
+        assert answer["backward"] <= 1, answer
+        assert answer["shape"]
+        assert answer["differs"] == (sizes[rank] > 0)
+
+
+def per_link(rank: int, world: int) -> dict[str, Any]:
+    """Two hosts of two ranks: exact inside a host, 4 bits across."""
+    policy = Policy(rules=(Rule(link="inter_host", forward="int4", backward="int4"),))
+    plan = placed(TABLES, "table_wise", world)
+    sharder = QCommEmbeddingBagCollectionSharder(policy, fused_params=SGD)
+    ours = shard(sharder, collection(), plan)
+    native = shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(), plan)
+    features = batch(TABLES, 3 + rank, seed=rank)
+    with measure_traffic(ours) as meter:
+        got = ours(features)
+        got.values().backward(upstream(*got.values().shape, seed=rank))
+    want = native(features)
+    owner = {t.name: plan[t.name].ranks[0] for t in TABLES}
+    exact = {t.name: all(torch.equal(got[feature], want[feature]) for feature in t.features) for t in TABLES}
+    return {
+        "exact": exact,
+        "expected": {name: rank // 2 == holder // 2 for name, holder in owner.items()},
+        "bytes": {
+            (flow.table, flow.destination, flow.direction): (cell.values, cell.wire_bytes)
+            for flow, cell in meter.local().flows(include_self=True)
+        },
+    }
+
+
+def test_codecs_by_link(ranks: RankPool) -> None:
+    dims = {t.name: t.dim for t in TABLES}
+    for rank, answer in enumerate(ranks.run(4, per_link, env={"LOCAL_WORLD_SIZE": "2"})):
+        assert answer["exact"] == answer["expected"]
+        for (table, destination, _), (values, wire_bytes) in answer["bytes"].items():
+            rows, dim = values // dims[table], dims[table]
+            assert wire_bytes == (4 * values if destination // 2 == rank // 2 else rows * (dim // 2 + 4))
+
+
+def wrong_calls(rank: int, world: int) -> list[str]:
+    sites = SiteCodecs(INT8.resolve([Table("a", 10, 4)]), world, codecs.get)
+    output_dist = QCommPooledEmbeddingDist(dist.group.WORLD, [[Column("a", 4)], []], torch.float32, sites, Meters())
+    width = 4 if rank == 0 else 0
+    said = []
+    for rows, context, kind in (
+        (3, None, WireError),  # 3 samples over 2 ranks
+        (4, EmbeddingShardingContext(batch_size_per_rank=[3, 3]), WireError),
+        (4, EmbeddingShardingContext(variable_batch_per_feature=True), ShardingError),
+    ):
+        try:
+            output_dist(torch.ones(rows, width or 1), context)
+        except kind as error:
+            said.append(str(error))
+    awaitable = output_dist(torch.ones(4, width))
+    awaitable.wait()
+    try:
+        awaitable.wait()
+    except WireError as error:
+        said.append(str(error))
+    return said
+
+
+def test_wrong_calls_say_what_is_wrong(ranks: RankPool) -> None:
+    for said in ranks.run(2, wrong_calls):
+        assert "does not divide among the ranks; got 3" in said[0]
+        assert "values do not fit the byte plan" in said[1]
+        assert "variable batch per feature is not supported yet" in said[2]
+        assert "nothing is in flight" in said[3]
+
+
+def test_nothing_to_measure_is_an_error() -> None:
+    with pytest.raises(WireError, match="no module"), measure_traffic(torch.nn.Linear(1, 1)):
+        pass

@@ -1,0 +1,167 @@
+"""What is refused before the first byte moves: ranks that disagree, and settings that would be silently wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.types import ShardingType
+
+from tests.ranks import RankPool
+from tests.sharding.models import SGD, TABLES, batch, collection, placed
+from tests.sharding.scenarios import shard
+from torchrec_qcomm.errors import DisagreementError, PolicyError, QCommError, ShardingError
+from torchrec_qcomm.policy import Policy, Rule
+from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, agreement, embedding_bag
+
+INT8 = Policy("int8", "int8")
+
+
+def sharder(policy: Policy | None = None, **kwargs: Any) -> QCommEmbeddingBagCollectionSharder:
+    return QCommEmbeddingBagCollectionSharder(
+        policy, fused_params=SGD, agreement_timeout=timedelta(seconds=kwargs.pop("seconds", 20)), **kwargs
+    )
+
+
+def raised(work: Callable[[], object]) -> str:
+    try:
+        work()
+    except QCommError as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing raised"
+
+
+def disagree(rank: int, world: int, how: str) -> str:
+    """The last rank is different; what does every rank say?"""
+    odd = rank == world - 1
+    policy = Policy(rules=(Rule(tables="t2", backward="int8" if odd and how == "policy" else "int4"),))
+    plan = placed(TABLES, "table_wise", world, holders=1 if odd and how == "plan" else 2)
+    if how == "version":
+        embedding_bag.__version__ = f"9.9.{int(odd)}"
+    if how == "sharder" and odd:
+        # TorchRec's own constructor says nothing to the other ranks.
+        return str(type(shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(), plan)).__name__)
+    hosts = 1 if odd and how == "hosts" else world
+    return raised(
+        lambda: shard(
+            sharder(policy, devices_per_host=hosts, seconds=3 if how == "sharder" else 20), collection(), plan, fqn="sparse.ebc"
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("policy", ["policy.t2.backward", '"int4"', '"int8"', "global rank 2"]),
+        ("plan", ["plan.t1.ranks", "[1]", "[0]"]),
+        ("version", ["torchrec_qcomm version", "9.9.0", "9.9.1"]),
+        ("hosts", ["devices_per_host", "3", "1"]),
+    ],
+)
+def test_ranks_that_disagree_all_say_where(ranks: RankPool, how: str, said: list[str]) -> None:
+    answers = ranks.run(3, disagree, how)
+    if how == "version":
+        ranks.close()  # the processes keep the version they were given
+    for answer in answers:
+        assert answer.startswith("DisagreementError: module 'sparse.ebc': ranks disagree on "), answer
+        assert all(text in answer for text in said), answer
+
+
+def test_a_rank_with_another_sharder_is_named(ranks: RankPool) -> None:
+    answers = ranks.run(3, disagree, "sharder")
+    assert answers[2] == "ShardedEmbeddingBagCollection"
+    for answer in answers[:2]:
+        assert "global ranks [2] of [0, 1, 2] did not announce their exchange within 3 s" in answer
+
+
+def same_name_twice(rank: int, world: int) -> list[str]:
+    plan = placed(TABLES, "table_wise", world)
+    return [type(shard(sharder(policy), collection(), plan)).__name__ for policy in (INT8, Policy("int4"), INT8)]
+
+
+def test_modules_of_one_name_do_not_read_each_other(ranks: RankPool) -> None:
+    for answer in ranks.run(2, same_name_twice):
+        assert answer == ["QCommShardedEmbeddingBagCollection"] * 3
+
+
+def sub_groups(rank: int, world: int) -> str:
+    """Two groups of two ranks each with their own policy, and group ranks that are not global ranks."""
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    mine = groups[rank % 2]
+    record = {"policy": rank % 2}
+    agreement.require_agreement(mine, "m", record, timedelta(seconds=20))
+    record = {"policy": rank}
+    return raised(lambda: agreement.require_agreement(mine, "m", record, timedelta(seconds=20)))
+
+
+def test_groups_agree_apart_and_speak_of_global_ranks(ranks: RankPool) -> None:
+    answers = ranks.run(4, sub_groups)
+    assert "global rank 1 has 1, global rank 3 has 3" in answers[1]
+    assert "global rank 2 has 2, global rank 0 has 0" in answers[2]
+
+
+def refusals(rank: int, world: int) -> dict[str, str]:
+    import os
+
+    from fbgemm_gpu.split_embedding_configs import SparseType
+
+    tables = placed(TABLES, "table_wise", world)
+    forced = placed(TABLES, "table_wise", world)
+    forced["t1"].sharding_type = "row_wise"
+    links = Policy(rules=(Rule(link="inter_host", forward="int4"),))
+    half = {**SGD, "output_dtype": SparseType.FP16}
+    local = os.environ.pop("LOCAL_WORLD_SIZE")
+    answers = {"links": raised(lambda: shard(sharder(links), collection(), tables))}
+    os.environ["LOCAL_WORLD_SIZE"] = local
+    typo = shard(sharder(Policy(rules=(Rule(tables="t_*", forward="int8"),))), collection(), tables)
+    variable = batch(TABLES, 3, seed=rank)
+    return {
+        **answers,
+        "forced": raised(lambda: shard(sharder(INT8), collection(), forced)),
+        "doubled": raised(
+            lambda: shard(
+                QCommEmbeddingBagCollectionSharder(Policy(rules=(Rule(tables="t3", forward="fp32"),)), fused_params=half),
+                collection(),
+                tables,
+            )
+        ),
+        "typo": raised(lambda: typo(variable)),
+        "in time": raised(lambda: shard(sharder(INT8), collection(), tables)(variable)),
+    }
+
+
+def test_settings_that_cannot_work_are_refused(ranks: RankPool) -> None:
+    for answer in ranks.run(2, refusals):
+        assert answer["links"].startswith("ShardingError: table 't0': its codec depends on the link")
+        assert "'t1': the exchange of this sharding type is not supported yet; got 'row_wise'" in answer["forced"]
+        assert answer["doubled"].startswith("ShardingError: table 't3', forward")
+        assert "fp32" in answer["doubled"]
+        assert answer["typo"].startswith("PolicyError")
+        assert "'t_*'" in answer["typo"]
+        assert answer["in time"] == "nothing raised"
+
+
+def test_torchrecs_own_codecs_are_not_stacked() -> None:
+    with pytest.raises(ShardingError, match="twice"):
+        QCommEmbeddingBagCollectionSharder(INT8, qcomm_codecs_registry={"POOLED_EMBEDDINGS_ALL_TO_ALL": object()})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_only_supported_types_are_offered(device: str) -> None:
+    offered = set(sharder(INT8).sharding_types(device))
+    native = set(EmbeddingBagCollectionSharder().sharding_types(device))
+    assert offered == native & {
+        ShardingType.DATA_PARALLEL.value,
+        ShardingType.TABLE_WISE.value,
+        ShardingType.COLUMN_WISE.value,
+        ShardingType.TABLE_COLUMN_WISE.value,
+    }
+
+
+def test_errors_are_of_one_tree() -> None:
+    assert issubclass(DisagreementError, QCommError)
+    assert issubclass(PolicyError, QCommError)

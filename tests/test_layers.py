@@ -1,0 +1,88 @@
+"""Imports only look down the layers."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import torchrec_qcomm
+
+ROOT = Path(torchrec_qcomm.__file__).parent
+EVERYWHERE = {"errors", "version"}
+MAY_IMPORT = {
+    "errors": set(),
+    "version": set(),
+    "codecs": set(),
+    "policy": {"codecs"},
+    "wire": {"codecs"},
+    "collectives": {"wire", "codecs"},
+    "sharding": {"collectives", "wire", "policy", "codecs"},
+    "planner": {"wire", "policy", "codecs"},
+    "report": {"planner"},
+    "config": {"policy", "planner", "codecs"},
+    "api": {"codecs", "policy", "wire", "sharding", "planner", "config"},
+    "cli": {"api", "config", "planner", "policy", "wire", "codecs"},
+    "__init__": {"api", "codecs", "policy", "wire", "sharding", "planner", "config"},
+    "__main__": {"cli"},
+}
+LIBRARIES = {
+    "torch.distributed": {"collectives", "sharding", "api"},
+    "torchrec": {"sharding", "planner", "api"},
+    "fbgemm_gpu": {"codecs"},
+    "pydantic": {"config"},
+    "yaml": {"config"},
+}
+FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
+
+
+def imported(source: str) -> set[str]:
+    """The full names of all modules that a source imports, wherever in it that stands."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names.update(f"{'.' * node.level}{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def breaches(layer: str, source: str) -> list[str]:
+    """The imports that a file of ``layer`` must not make."""
+    allowed = MAY_IMPORT[layer] | EVERYWHERE | {layer}
+    found = []
+    for name in sorted(imported(source)):
+        hidden = name.startswith(".")
+        upward = name.startswith("torchrec_qcomm.") and name.split(".")[1] not in allowed
+        foreign = any(f"{name}.".startswith(f"{lib}.") and layer not in layers for lib, layers in LIBRARIES.items())
+        if hidden or upward or foreign:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_imports_only_look_down(path: Path) -> None:
+    layer = path.parts[0] if len(path.parts) > 1 else path.stem
+    assert not breaches(layer, (ROOT / path).read_text())
+
+
+@pytest.mark.parametrize(
+    ("layer", "source"),
+    [
+        ("codecs", "def f():\n    from torchrec_qcomm.wire import Side"),
+        ("wire", "import torchrec_qcomm.policy.sites"),
+        ("sharding", "from torchrec_qcomm.config import QCommConfig"),
+        ("collectives", "from torchrec.distributed.types import Awaitable"),
+        ("planner", "import torch.distributed as dist"),
+        ("policy", "from ..wire import Side"),
+        ("sharding", "import pydantic"),
+    ],
+)
+def test_a_breach_is_seen(layer: str, source: str) -> None:
+    assert breaches(layer, source)
+
+
+def test_files_can_be_read_at_one_sitting() -> None:
+    long = {str(path): lines for path in FILES if (lines := len((ROOT / path).read_text().splitlines())) > 400}
+    assert not long

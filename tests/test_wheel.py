@@ -1,0 +1,42 @@
+"""The package works once it is installed, away from its sources."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the built wheel's contents."""
+    out, target = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("site")
+    run = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(PROJECT)]
+    subprocess.run(run, check=True, capture_output=True, text=True, timeout=120)
+    (wheel,) = out.glob("*.whl")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(wheel)]
+    subprocess.run(pip, check=True, capture_output=True, text=True, timeout=120)
+    return target
+
+
+def test_every_module_is_in_the_wheel(site: Path) -> None:
+    packed = {path.relative_to(site) for path in site.rglob("torchrec_qcomm/**/*") if path.suffix in (".py", ".typed")}
+    source = {p.relative_to(PROJECT) for p in (PROJECT / "torchrec_qcomm").rglob("*") if p.suffix in (".py", ".typed")}
+    assert packed == source
+
+
+def test_it_imports_and_answers_help_from_an_empty_folder(site: Path, tmp_path: Path) -> None:
+    env = {"PYTHONPATH": str(site), "PATH": ""}
+    where = [sys.executable, "-c", "import torchrec_qcomm; print(torchrec_qcomm.__file__)"]
+    done = subprocess.run(where, cwd=tmp_path, env=env, check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == str(site / "torchrec_qcomm" / "__init__.py")
+    helped = subprocess.run(
+        [sys.executable, str(site / "bin" / "torchrec-qcomm"), "--help"],
+        cwd=tmp_path, env=env, check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert "check" in helped.stdout
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,231 @@
+"""From a config to what ``DistributedModelParallel`` and TorchRec's planner take."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torchrec.distributed.comm import get_local_size
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.distributed.types import ModuleSharder
+from torchrec.distributed.utils import get_device_type
+
+from torchrec_qcomm.config import QCommConfig, TopologyConfig, load_config
+from torchrec_qcomm.errors import ConfigError, PolicyError, describe
+from torchrec_qcomm.planner import Constraint, ModelTable, build_constraints, build_topology, model_tables
+from torchrec_qcomm.policy import Policy
+from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder
+
+logger = logging.getLogger(__name__)
+
+ConfigLike = QCommConfig | str | os.PathLike[str]
+
+
+def get_sharders(config: ConfigLike | Policy | None = None) -> list[ModuleSharder[nn.Module]]:
+    """A drop-in for TorchRec's ``get_default_sharders()``: the same list, with a quantizing sharder where there is one.
+
+    Args:
+        config: a config, the path of one, or a policy. ``None``: every table moves as it is.
+
+    Returns:
+        TorchRec's sharders in TorchRec's order; the one of ``EmbeddingBagCollection`` is ours. Logs at INFO which is whose.
+
+    Raises:
+        ConfigError: the config is wrong, or is for other machines than those of the running process group.
+    """
+    policy, devices_per_host = Policy(), None
+    if isinstance(config, Policy):
+        policy = config
+    elif config is not None:
+        config = _config(config)
+        policy = config.policy
+        if config.topology is not None:
+            _check_machines(
+                config.topology, config.source, _running_world(), _running_local(), _running_device(config.topology)
+            )
+            devices_per_host = config.topology.devices_per_host
+    sharders = [
+        cast("ModuleSharder[nn.Module]", QCommEmbeddingBagCollectionSharder(policy, devices_per_host=devices_per_host))
+        if type(sharder) is EmbeddingBagCollectionSharder
+        else sharder
+        for sharder in get_default_sharders()
+    ]
+    ours = [s.module_type.__name__ for s in sharders if isinstance(s, QCommEmbeddingBagCollectionSharder)]
+    native = [s.module_type.__name__ for s in sharders if not isinstance(s, QCommEmbeddingBagCollectionSharder)]
+    logger.info("exchanged by torchrec_qcomm: %s; by TorchRec itself, unquantized: %s", ", ".join(ours), ", ".join(native))
+    return sharders
+
+
+def get_planner(
+    config: ConfigLike, model: nn.Module, device: str | torch.device | None = None, **planner_args: Any
+) -> EmbeddingShardingPlanner:
+    """TorchRec's planner for a model, with the config's topology, batch size and constraints.
+
+    Args:
+        config: a config, or the path of one.
+        model: not sharded yet; may be on the meta device.
+        device: as for ``get_topology``.
+        planner_args: further arguments of ``EmbeddingShardingPlanner`` (``debug``, ``storage_reservation``, ...).
+
+    Raises:
+        ConfigError: the config does not fit the running process group, or its ``tables`` are not those of the model.
+        PolicyError: a glob of a rule or of ``sharding`` matches no table of the model.
+    """
+    config = _config(config)
+    names = [entry.table.name for entry in _tables(model)]
+    config.policy.check_matched(names, where=f"{config.source}: precision.")
+    if config.batch_size is None:
+        logger.info("%s gives no batch_size: the planner takes TorchRec's default", config.source)
+    return EmbeddingShardingPlanner(
+        topology=get_topology(config, device=device),
+        batch_size=config.batch_size,
+        constraints=get_constraints(config, model),
+        **planner_args,
+    )
+
+
+def get_constraints(config: ConfigLike, model: nn.Module) -> dict[str, ParameterConstraints]:
+    """The planner's constraints by exact table name: globs of ``sharding`` resolved on the model's tables.
+
+    Pooling factors come from ``sharding``, then from ``tables``, and are 1 otherwise.
+
+    Raises:
+        ConfigError: the ``tables`` of the config are not those of the model.
+        PolicyError: a glob matches no table, or pooling factors do not fit the features of a table.
+    """
+    config = _config(config)
+    tables = _tables(model)
+    _check_tables(config, tables)
+    constraints = [
+        Constraint(
+            entry.tables,
+            entry.sharding_types,
+            entry.compute_kernels,
+            entry.min_partition,
+            entry.pooling_factors,
+            entry.allow_unmatched,
+        )
+        for entry in config.sharding
+    ]
+    pooling = {table.name: table.pooling for table in config.tables if table.pooling}
+    return build_constraints(constraints, tables, pooling, where=f"{config.source}: sharding")
+
+
+def get_topology(
+    config: ConfigLike | None = None,
+    world_size: int | None = None,
+    local_world_size: int | None = None,
+    device: str | torch.device | None = None,
+) -> Topology:
+    """TorchRec's ``Topology``.
+
+    Args:
+        config: a config, or the path of one; its ``topology`` block decides if it has one.
+        world_size: ranks in all; by default of the running process group, if there is one.
+        local_world_size: ranks on each host; by default ``LOCAL_WORLD_SIZE`` from the environment.
+        device: ``cpu``, ``cuda`` or ``mtia``; by default what TorchRec finds on this machine.
+
+    Raises:
+        ConfigError: the block disagrees with the arguments or the running process group, or nothing says how many ranks
+            there are.
+    """
+    config = None if config is None else _config(config)
+    device = torch.device(device).type if device is not None else None
+    world_size = _running_world() if world_size is None else world_size
+    if config is not None and config.topology is not None:
+        block = config.topology
+        _check_machines(
+            block, config.source, world_size, local_world_size or _running_local(), device or _running_device(block)
+        )
+        return build_topology(
+            block.world_size,
+            block.devices_per_host,
+            block.device or device or get_device_type(),
+            block.intra_host_gb_per_s,
+            block.inter_host_gb_per_s,
+            block.pod_hosts,
+        )
+    if world_size is None:
+        todo = "Start the process group first, pass world_size, or write a `topology` block."
+        raise ConfigError(describe("get_topology: world_size", "unknown", got=None, allowed="1 or more", todo=todo))
+    local = get_local_size(world_size) if local_world_size is None else local_world_size
+    if local < 1 or world_size % local:
+        wrong = f"{world_size} ranks cannot be split over hosts of this size"
+        raise ConfigError(describe("get_topology: local_world_size", wrong, got=local, allowed=f"a divisor of {world_size}"))
+    return build_topology(world_size, local, device or get_device_type())
+
+
+def _config(config: ConfigLike) -> QCommConfig:
+    if isinstance(config, QCommConfig):
+        return config
+    if isinstance(config, (str, os.PathLike)):
+        return load_config(config)
+    raise ConfigError(describe("config", "not a config", got=config, allowed="a QCommConfig, or the path of a YAML file"))
+
+
+def _tables(model: nn.Module) -> tuple[ModelTable, ...]:
+    tables = model_tables(model)
+    if not tables:
+        todo = "Pass the model before it is sharded."
+        allowed = "a model with an EmbeddingBagCollection or EmbeddingCollection"
+        raise PolicyError(describe("model", "no embedding tables found", got=type(model).__name__, allowed=allowed, todo=todo))
+    return tables
+
+
+def _check_tables(config: QCommConfig, tables: tuple[ModelTable, ...]) -> None:
+    """What `check` printed must be what runs: a ``tables`` block is that of the model, or the config is wrong."""
+    if not config.tables:
+        return
+    listed = {table.name: table.build() for table in config.tables}
+    real = {entry.table.name: entry.table for entry in tables}
+    todo = "Make the `tables` block that of the model, or leave it out."
+    problems = []
+    for name in sorted(listed.keys() | real.keys()):
+        where = f"{config.source}: tables: {name!r}"
+        if name not in real:
+            problems.append(describe(where, "not a table of the model", got=name, allowed=real, todo=todo))
+        elif name not in listed:
+            problems.append(describe(where, "the model has this table, the block has not", got=name, allowed=listed, todo=todo))
+        elif listed[name] != real[name]:
+            sizes = f"rows {real[name].rows}, dim {real[name].dim}, as in the model"
+            got = f"rows {listed[name].rows}, dim {listed[name].dim}"
+            problems.append(describe(where, "other sizes than in the model", got=got, allowed=sizes, todo=todo))
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _running_world() -> int | None:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else None
+
+
+def _running_local() -> int | None:
+    """Ranks per host of the running job, if there is one that says so."""
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(local) if _running_world() is not None and local.isdigit() else None
+
+
+def _running_device(block: TopologyConfig) -> str | None:
+    """The device of this machine, if a job runs on it that cannot be on the block's device."""
+    # A CPU job on a machine with GPUs is nobody's mistake.
+    return None if _running_world() is None or block.device in (None, "cpu") else get_device_type()
+
+
+def _check_machines(block: TopologyConfig, source: str, world: int | None, local: int | None, device: str | None) -> None:
+    shape = f"{block.hosts} hosts x {block.devices_per_host} devices"
+    todo = "Start it on such machines, change the `topology` block, or leave it out to take the machines as they are."
+    if world is not None and world != block.world_size:
+        wrong = f"the file is for {shape}, the job has another number of ranks"
+        raise ConfigError(describe(f"{source}: topology", wrong, got=world, allowed=[block.world_size], todo=todo))
+    if local is not None and local != block.devices_per_host:
+        wrong = f"the file is for {shape}, the job has another number of ranks per host (LOCAL_WORLD_SIZE)"
+        where = f"{source}: topology.devices_per_host"
+        raise ConfigError(describe(where, wrong, got=local, allowed=[block.devices_per_host], todo=todo))
+    if device is not None and block.device not in (None, device):
+        wrong = "the file is for another device than the job"
+        raise ConfigError(describe(f"{source}: topology.device", wrong, got=device, allowed=[block.device], todo=todo))

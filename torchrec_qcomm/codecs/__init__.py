@@ -1,0 +1,6 @@
+"""Turns rows of values into rows of bytes and back; it must not know of ranks, tables or steps, and keeps no state."""
+
+from torchrec_qcomm.codecs.base import Codec, CodecLike, CodecSpec
+from torchrec_qcomm.codecs.registry import backends, get, names, spec
+
+__all__ = ["Codec", "CodecLike", "CodecSpec", "backends", "get", "names", "spec"]

@@ -1,0 +1,117 @@
+"""``int8``: 256 even levels between the row's minimum and maximum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import fbgemm_gpu  # noqa: F401  (registers torch.ops.fbgemm)
+import torch
+
+from torchrec_qcomm.codecs.base import check_dim
+from torchrec_qcomm.codecs.rows import RowCodec, Scratch, bound_inputs, extremes, finish_bound, half_range, load, spoil, store
+
+_EPSILON = 1e-8  # what FBGEMM adds to the range on a CPU; the reference does too, so that codes are equal
+
+
+@dataclass(frozen=True, slots=True)
+class Int8(RowCodec):
+    """256 even levels from the row's minimum to its maximum, scale and minimum in FP32.
+
+    Formula: ``scale = (max - min) / 255``, ``code = round((x - min) / scale)``, ``value = min + code * scale``; nearest, ties to even.
+    Computed on ``x * 2**k``, with ``k`` chosen per row so that its range is about ``2**20``: exact, and neither FBGEMM's epsilon
+    on the range nor an overflow of ``max - min`` is felt then.
+
+    Bytes of a row (D + 8): ``code 0 | ... | code D-1 | scale, 4 bytes | minimum, 4 bytes``; FP32, little-endian, no padding. FBGEMM's
+    fused 8-bit row-wise layout, without the padding to a multiple of 4 that its CUDA kernels put before the scale.
+
+    Bound: ``range / 510``, plus FP32 roundings of ``range * 2**-20`` and ``|x| * 2**-23``. Bias: none beyond the ties. A constant row
+    is exact. Nothing saturates: of a range beyond the largest FP32, the scale is shaved by ``2**-22`` so that no value decodes to
+    Inf. In rows whose range is below 1e-35 the error is absolute, about ``2**-140``. A row with a NaN or Inf decodes to NaN in
+    every column (scale and minimum are NaN).
+
+    Source: FBGEMM, ``FloatToFused8BitRowwiseQuantized``.
+    """
+
+    name: ClassVar[str] = "int8"
+
+    def row_bytes(self, dim: int, dtype: torch.dtype = torch.float32) -> int:
+        check_dim(self, dim)
+        return dim + 8
+
+    def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch) -> None:
+        low, high = extremes(x, scratch)
+        half = half_range(low, high)
+        # The range decides, except in a row so nearly constant that scaling its range to 2**20 would overflow its values.
+        size = half.mul(0.5).add_(low.abs_(), alpha=2.0**-26)
+        power = size.view(torch.int32).bitwise_and_(0x7F800000).view(torch.float32)  # of two, at or below the size
+        spoil(power.clamp_(min=2.0**-106), half)
+        self._quantize(x.mul_(power.reciprocal().mul_(2.0**18)), rows, scratch)
+
+        down = power.mul_(2.0**-18)
+        shave = torch.threshold(down, 2.0**106, 0.0)  # a range from 2**127 on
+        factors = torch.cat([down.sub(shave, alpha=2.0**-22), down], dim=-1)
+        header = rows[..., x.shape[-1] :]
+        store(header, load(header, torch.float32, scratch, "read").mul(factors), torch.float32, scratch, "write")
+
+    def _quantize(self, scaled: torch.Tensor, rows: torch.Tensor, scratch: Scratch) -> None:
+        """Codes, scale and minimum of ``scaled`` (contiguous, overwritten) into ``rows``."""
+        dim = scaled.shape[-1]
+        low, high = extremes(scaled, scratch)
+        header = torch.cat([(high - low) / 255.0, low], dim=-1)
+        inverse = 255.0 / (high - low + _EPSILON)
+        codes = scratch.take("codes", tuple(scaled.shape), torch.int32).copy_(scaled.sub_(low).mul_(inverse).round_())
+        rows[..., :dim].copy_(codes)  # by way of int32: torch's cast from float to uint8 is not vectorised
+        store(rows[..., dim:], header, torch.float32, scratch, "write")
+
+    def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
+        dim = x.shape[-1]
+        header = load(rows[..., dim:], torch.float32, scratch, "header").double()
+        # FP64 stands for the kernel's fused multiply-add: the product is exact, and cannot overflow.
+        wide = scratch.take("wide", tuple(x.shape), torch.float64).copy_(rows[..., :dim])
+        x.copy_(wide.mul_(header[..., :1]).add_(header[..., 1:]))
+
+    def error_bound(self, values: torch.Tensor) -> torch.Tensor:
+        x, low, high = bound_inputs(values)
+        bound = (high - low) * (1 / 510 + 2.0**-20) + x.abs() * 2.0**-23 + 2.0**-140
+        return finish_bound(torch.where(high == low, 0.0, bound), low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Fbgemm(Int8):
+    """``int8`` by FBGEMM's fused row-wise kernels, on CPU and CUDA; the bytes are those of the reference.
+
+    Its faults are kept out: the epsilon (1e-8 on CPU, 1e-20 on CUDA) and the overflow of the range by the power of two per row, the
+    NaN that becomes the row's minimum by spoiling the scale of non-finite rows, and CUDA's padding by stripping it.
+    """
+
+    def _quantize(self, scaled: torch.Tensor, rows: torch.Tensor, scratch: Scratch) -> None:
+        flat = scaled.view(-1, scaled.shape[-1])
+        if scaled.device.type != "cpu":
+            dim = flat.shape[1]
+            coded = torch.ops.fbgemm.FloatToFused8BitRowwiseQuantized(flat)
+            rows[..., :dim].copy_(coded[:, :dim].view(*rows.shape[:-1], dim))
+            rows[..., dim:].copy_(coded[:, -8:].view(*rows.shape[:-1], 8))
+            return
+        # The kernel writes rows without looking at strides.
+        direct = rows.is_contiguous()
+        target = rows if direct else scratch.take("coded", tuple(rows.shape), torch.uint8)
+        torch.ops.fbgemm.FloatToFused8BitRowwiseQuantizedOut(target.view(-1, rows.shape[-1]), flat)
+        if not direct:
+            rows.copy_(target)
+
+    def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
+        dim, width = x.shape[-1], rows.shape[-1]
+        if rows.device.type != "cpu":
+            padding = -dim % 4
+            padded = rows.new_empty((*rows.shape[:-1], width + padding))
+            padded[..., :dim].copy_(rows[..., :dim])
+            padded[..., dim + padding :].copy_(rows[..., dim:])
+            values = torch.ops.fbgemm.Fused8BitRowwiseQuantizedToFloat(padded.view(-1, width + padding))
+            x.copy_(values[:, :dim].view(x.shape))
+            return
+        source = rows if rows.is_contiguous() else scratch.take("coded", tuple(rows.shape), torch.uint8).copy_(rows)
+        target = x if x.is_contiguous() else scratch.take("values", tuple(x.shape))
+        torch.ops.fbgemm.Fused8BitRowwiseQuantizedToFloatOut(target.view(-1, dim), source.view(-1, width))
+        if target is not x:
+            x.copy_(target)

@@ -1,0 +1,6 @@
+"""Moves bytes between ranks, under autograd; must not know tables' rules, TorchRec, or where a layout comes from."""
+
+from torchrec_qcomm.collectives.exchange import Exchange, Plan
+from torchrec_qcomm.collectives.pack import pack, unpack
+
+__all__ = ["Exchange", "Plan", "pack", "unpack"]

@@ -1,0 +1,100 @@
+"""Values to one buffer of bytes and back, as a `Side` says."""
+
+from __future__ import annotations
+
+import torch
+
+from torchrec_qcomm.errors import WireError, describe
+from torchrec_qcomm.wire import Block, Side
+
+
+def pack(values: torch.Tensor, side: Side) -> torch.Tensor:
+    """Encode ``values`` into the buffer of ``side``.
+
+    Args:
+        values: ``side.shape``, of ``side.dtype``.
+        side: the plan.
+
+    Returns:
+        ``uint8 [side.nbytes]``. It is the storage of ``values`` itself where the wire format is the tensor's own.
+
+    Raises:
+        WireError: ``values`` has another shape or dtype than planned.
+    """
+    if tuple(values.shape) != side.shape or values.dtype != side.dtype:
+        raise WireError(
+            describe(
+                "pack",
+                "values do not fit the byte plan",
+                got=f"{values.dtype} {tuple(values.shape)}",
+                allowed=f"{side.dtype} {side.shape}",
+            )
+        )
+    values = values.contiguous()  # the plan's offsets are into a flat tensor; a no-op for a lookup and for most gradients
+    if _moves_as_it_is(side):
+        return values.view(-1).view(torch.uint8)
+    buffer = torch.empty(side.nbytes, dtype=torch.uint8, device=values.device)
+    for block in side.blocks:
+        if block.adjacent:
+            rows = _vectors(values, block)
+        else:
+            # One copy gathers the columns of a codec, so that a mixed policy costs one encode a codec and not one a table.
+            rows = torch.stack([_vectors(values, block, offset) for offset in block.offsets], dim=1)
+        block.codec.encode(rows, out=_bytes(buffer, block, side.dtype))
+    return buffer
+
+
+def unpack(buffer: torch.Tensor, side: Side) -> torch.Tensor:
+    """Decode the buffer of ``side`` into new values.
+
+    Args:
+        buffer: ``uint8 [side.nbytes]``, owned by the caller: the result may be its storage.
+        side: the plan.
+
+    Returns:
+        ``side.shape``, of ``side.dtype``.
+    """
+    if _moves_as_it_is(side):
+        return buffer.view(side.dtype).view(side.shape)
+    values = torch.empty(side.shape, dtype=side.dtype, device=buffer.device)
+    for block in side.blocks:
+        data = _bytes(buffer, block, side.dtype)
+        if block.adjacent:
+            block.codec.decode(data, block.dim, out=_vectors(values, block))
+            continue
+        rows = block.codec.decode(data, block.dim, dtype=side.dtype)
+        for i, offset in enumerate(block.offsets):  # the counterpart of the gather in `pack`
+            _vectors(values, block, offset).copy_(rows[:, i])
+    return values
+
+
+def _moves_as_it_is(side: Side) -> bool:
+    """Whether bytes and values are the same storage: one block of ``none``, rows in the same order, no gaps."""
+    if len(side.blocks) != 1:
+        return False
+    (block,) = side.blocks
+    itemsize = side.dtype.itemsize
+    return (
+        block.codec.spec.name in ("none", "fp32")
+        and block.adjacent
+        and block.offsets[0] == 0
+        and block.stride == side.shape[1]
+        and block.stride * itemsize == block.byte_stride
+        and block.rows == side.shape[0]
+    )
+
+
+def _vectors(values: torch.Tensor, block: Block, offset: int | None = None) -> torch.Tensor:
+    """The block's vectors ``[rows, columns, dim]``, or ``[rows, dim]`` of the column at ``offset``."""
+    base = values.storage_offset()
+    if offset is not None:
+        return values.as_strided((block.rows, block.dim), (block.stride, 1), base + offset)
+    size = (block.rows, len(block.offsets), block.dim)
+    return values.as_strided(size, (block.stride, block.dim, 1), base + block.offsets[0])
+
+
+def _bytes(buffer: torch.Tensor, block: Block, dtype: torch.dtype) -> torch.Tensor:
+    """The block's bytes ``[rows, columns, row_bytes]``."""
+    row_bytes = block.codec.row_bytes(block.dim, dtype)
+    size = (block.rows, len(block.offsets), row_bytes)
+    return buffer.as_strided(size, (block.byte_stride, row_bytes, 1), block.byte_offset)

@@ -1,0 +1,40 @@
+"""The machines, as TorchRec's planner wants them."""
+
+from __future__ import annotations
+
+from torchrec.distributed.planner import Topology
+from torchrec.distributed.planner.constants import CROSS_NODE_BANDWIDTH, INTRA_NODE_BANDWIDTH
+from torchrec.distributed.planner.types import BasicCommsBandwidths, KernelConfig, TopologyFactory, TrainerConfig
+
+BYTES_PER_MS = 1e9 / 1e3
+"""1 GB/s in the planner's unit. Its constants are named after seconds but hold bytes per millisecond."""
+
+
+def build_topology(
+    world_size: int,
+    local_world_size: int,
+    device: str,
+    intra_host_gb_per_s: float | None = None,
+    inter_host_gb_per_s: float | None = None,
+    pod_hosts: int | None = None,
+) -> Topology:
+    """TorchRec's ``Topology``.
+
+    Args:
+        world_size: ranks in all.
+        local_world_size: ranks on each host.
+        device: ``cpu``, ``cuda`` or ``mtia``.
+        intra_host_gb_per_s: GB/s (1e9 bytes) per device, one way; ``None``: TorchRec's default.
+        inter_host_gb_per_s: likewise.
+        pod_hosts: hosts whose devices are joined by the fast link; ``None``: each host alone.
+    """
+    intra, inter = (
+        default if rate is None else rate * BYTES_PER_MS
+        for rate, default in ((intra_host_gb_per_s, INTRA_NODE_BANDWIDTH), (inter_host_gb_per_s, CROSS_NODE_BANDWIDTH))
+    )
+    # The factory takes no plain bandwidths unless it also detects the hardware; through the comms model it does.
+    comms = BasicCommsBandwidths(intra_host_bw=intra, inter_host_bw=inter)
+    return TopologyFactory.create_topology(
+        TrainerConfig(world_size=world_size, local_world_size=local_world_size, pod_size=pod_hosts),
+        kernel_config=KernelConfig(compute_device=device, generalized_comms_bandwidths=comms),
+    )

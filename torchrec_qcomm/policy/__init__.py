@@ -1,0 +1,8 @@
+"""Ordered rules that give each site its codec. Pure: must not know YAML, TorchRec, tensors or process groups."""
+
+from torchrec_qcomm.policy.policy import Policy
+from torchrec_qcomm.policy.resolved import ResolvedPolicy, Site
+from torchrec_qcomm.policy.rules import Rule, Where
+from torchrec_qcomm.policy.sites import Direction, Link, Table, link_between
+
+__all__ = ["Policy", "Rule", "Where", "Table", "Direction", "Link", "link_between", "ResolvedPolicy", "Site"]

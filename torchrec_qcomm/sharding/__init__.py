@@ -1,0 +1,11 @@
+"""TorchRec's sharders, sharded modules and output dists with the exchange replaced; must only subclass, never copy or patch."""
+
+from torchrec_qcomm.sharding.embedding_bag import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection
+from torchrec_qcomm.sharding.traffic import TrafficMeter, measure_traffic
+
+__all__ = [
+    "QCommEmbeddingBagCollectionSharder",
+    "QCommShardedEmbeddingBagCollection",
+    "TrafficMeter",
+    "measure_traffic",
+]

@@ -1,0 +1,213 @@
+"""EmbeddingBagCollection: the sharded module and its sharder."""
+
+from __future__ import annotations
+
+import logging
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.embeddingbag import (
+    EmbeddingBagCollectionSharder,
+    ShardedEmbeddingBagCollection,
+    replace_placement_with_meta_device,
+)
+from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from torchrec_qcomm import codecs
+from torchrec_qcomm.errors import ShardingError, describe
+from torchrec_qcomm.policy import Policy, Table
+from torchrec_qcomm.sharding.agreement import require_agreement
+from torchrec_qcomm.sharding.pooled import POOLED_SHARDINGS
+from torchrec_qcomm.sharding.sites import CodecFactory, SiteCodecs
+from torchrec_qcomm.sharding.traffic import Meters
+from torchrec_qcomm.version import __version__
+
+logger = logging.getLogger(__name__)
+
+SUPPORTED_TYPES = (ShardingType.DATA_PARALLEL.value, *POOLED_SHARDINGS)
+"""What the sharder offers: data-parallel tables, which are not exchanged, and those whose exchange it replaces."""
+
+
+class QCommShardedEmbeddingBagCollection(ShardedEmbeddingBagCollection):
+    """TorchRec's sharded collection with quantized output dists. All arguments but ``qcomm`` are TorchRec's."""
+
+    def __init__(
+        self,
+        module: EmbeddingBagCollection,
+        table_name_to_parameter_sharding: dict[str, ParameterSharding],
+        env: ShardingEnv,
+        *,
+        qcomm: QCommEmbeddingBagCollectionSharder,
+        module_fqn: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        tables = [Table(c.name, c.num_embeddings, c.embedding_dim) for c in module.embedding_bag_configs()]
+        _refuse_unsupported(table_name_to_parameter_sharding, [table.name for table in tables])
+        # TorchRec's constructor asks for the shardings, so what they need must stand before it runs.
+        self._qcomm = qcomm
+        self._qcomm_sites = SiteCodecs(qcomm.policy.resolve(tables), qcomm.devices_per_host, qcomm.codec_factory)
+        self.qcomm_meters = Meters()
+        self._qcomm_rules_checked = False
+        if env.process_group is not None:
+            # Before TorchRec's constructor, which may already run collectives that ranks with other plans do not join.
+            record = _record(self._qcomm_sites, table_name_to_parameter_sharding, tables, kwargs.get("fused_params"))
+            require_agreement(env.process_group, module_fqn or "", record, qcomm.agreement_timeout)
+        super().__init__(module, table_name_to_parameter_sharding, env, module_fqn=module_fqn, **kwargs)
+
+    def create_embedding_bag_sharding(
+        self, sharding_infos: list[Any], env: ShardingEnv, device: torch.device | None = None, **kwargs: Any
+    ) -> Any:
+        """TorchRec's hook for making the sharding of one type (a class method there, always reached through ``self``)."""
+        sharding_class = POOLED_SHARDINGS.get(sharding_infos[0].param_sharding.sharding_type)
+        if sharding_class is None:
+            return super().create_embedding_bag_sharding(sharding_infos, env, device, **kwargs)
+        if device is not None and device.type == "meta":
+            replace_placement_with_meta_device(sharding_infos)
+        if sharding_class is POOLED_SHARDINGS[ShardingType.TABLE_WISE.value]:
+            kwargs.pop("permute_embeddings", None)  # whole tables stay in order; that sharding does not know the argument
+        return sharding_class(sharding_infos, env, device, sites=self._qcomm_sites, meters=self.qcomm_meters, **kwargs)
+
+    def input_dist(self, ctx: Any, features: Any) -> Any:
+        """TorchRec's own; the first call also checks that every rule found a table, once all modules are sharded."""
+        if not self._qcomm_rules_checked:
+            self._qcomm.check_rules()
+            self._qcomm_rules_checked = True
+        return super().input_dist(ctx, features)
+
+    def update_shards(self, changed_sharding_params: Any, env: ShardingEnv, device: torch.device | None) -> None:
+        """TorchRec's own dynamic resharding; unsupported types are refused before anything moves."""
+        _refuse_unsupported(changed_sharding_params, list(changed_sharding_params))
+        super().update_shards(changed_sharding_params, env, device)
+
+
+class QCommEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
+    """Shards EmbeddingBagCollections so that their exchange follows a policy.
+
+    Args:
+        policy: which codec each table, direction and link gets. ``None``: everything moves as it is.
+        devices_per_host: ranks on each host; by default ``LOCAL_WORLD_SIZE`` from the environment. Needed only by a policy
+            that tells links apart.
+        fused_params, sharded_module_order_overwrite: as in TorchRec.
+        qcomm_codecs_registry: must be empty; TorchRec's own codecs would quantize a second time.
+        codec_factory: makes a codec from its spec; by default this package's registry.
+        agreement_timeout: how long ranks wait for each other at construction.
+
+    Raises:
+        ShardingError: a ``qcomm_codecs_registry`` is given.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        devices_per_host: int | None = None,
+        fused_params: dict[str, Any] | None = None,
+        qcomm_codecs_registry: dict[str, Any] | None = None,
+        sharded_module_order_overwrite: list[str] | None = None,
+        codec_factory: CodecFactory = codecs.get,
+        agreement_timeout: timedelta = timedelta(seconds=60),
+    ) -> None:
+        if qcomm_codecs_registry:
+            raise ShardingError(
+                describe(
+                    "qcomm_codecs_registry",
+                    "values would be quantized twice",
+                    got=sorted(qcomm_codecs_registry),
+                    allowed="none",
+                    todo="Say the precision in the policy instead.",
+                )
+            )
+        super().__init__(fused_params=fused_params, sharded_module_order_overwrite=sharded_module_order_overwrite)
+        self.policy = policy or Policy()
+        self.devices_per_host = devices_per_host if devices_per_host is not None else _local_world_size()
+        self.codec_factory = codec_factory
+        self.agreement_timeout = agreement_timeout
+        self._tables: set[str] = set()
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        """TorchRec's types less those whose exchange is not replaced yet."""
+        offered = super().sharding_types(compute_device_type)
+        if withheld := [kind for kind in offered if kind not in SUPPORTED_TYPES]:
+            logger.info("not offered to the planner, since not exchanged quantized yet: %s", ", ".join(withheld))
+        return [kind for kind in offered if kind in SUPPORTED_TYPES]
+
+    def shard(
+        self,
+        module: EmbeddingBagCollection,
+        params: dict[str, ParameterSharding],
+        env: ShardingEnv,
+        device: torch.device | None = None,
+        module_fqn: str | None = None,
+    ) -> QCommShardedEmbeddingBagCollection:
+        """As in TorchRec.
+
+        Raises:
+            ShardingError: a sharding type or a codec that cannot be exchanged.
+            DisagreementError: ranks have another policy, plan or code version, or another sharder.
+        """
+        self._tables.update(config.name for config in module.embedding_bag_configs())
+        return QCommShardedEmbeddingBagCollection(
+            module,
+            params,
+            env,
+            qcomm=self,
+            fused_params=self.fused_params,
+            device=device,
+            module_fqn=module_fqn,
+            sharded_module_order_overwrite=self._sharded_module_order_overwrite,
+        )
+
+    @property
+    def sharded_module_type(self) -> type[QCommShardedEmbeddingBagCollection]:
+        """What `shard` returns."""
+        return QCommShardedEmbeddingBagCollection
+
+    def check_rules(self) -> None:
+        """Raise ``PolicyError`` if a rule's glob matches none of the tables that this sharder has sharded."""
+        self.policy.check_matched(self._tables)
+
+
+def _refuse_unsupported(params: dict[str, ParameterSharding], tables: list[str]) -> None:
+    for table in tables:
+        if table in params and params[table].sharding_type not in SUPPORTED_TYPES:
+            raise ShardingError(
+                describe(
+                    f"table {table!r}",
+                    "the exchange of this sharding type is not supported yet",
+                    got=params[table].sharding_type,
+                    allowed=SUPPORTED_TYPES,
+                )
+            )
+
+
+def _local_world_size() -> int | None:
+    text = os.environ.get("LOCAL_WORLD_SIZE")
+    return int(text) if text else None
+
+
+def _record(
+    sites: SiteCodecs, params: dict[str, ParameterSharding], tables: list[Table], fused_params: dict[str, Any] | None
+) -> dict[str, Any]:
+    """All that must be equal on all ranks for their byte plans to fit."""
+
+    def placement(sharding: ParameterSharding) -> dict[str, Any]:
+        shards = getattr(sharding.sharding_spec, "shards", None) or ()
+        return {
+            "sharding_type": sharding.sharding_type,
+            "ranks": list(sharding.ranks or ()),
+            "columns": [shard.shard_sizes[1] for shard in shards],
+            "compute_kernel": EmbeddingComputeKernel(sharding.compute_kernel).value,
+        }
+
+    return {
+        "torchrec_qcomm version": __version__,
+        "devices_per_host": sites.devices_per_host,
+        "output_dtype": str((fused_params or {}).get("output_dtype")),
+        "tables": {table.name: {"rows": table.rows, "dim": table.dim} for table in tables},
+        "policy": sites.policy.to_dict(),
+        "plan": {table.name: placement(params[table.name]) for table in tables},
+    }

@@ -1,0 +1,80 @@
+"""The policy as one process group meets it: which codec a table gets between two ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from torchrec_qcomm.codecs import Codec, CodecSpec
+from torchrec_qcomm.errors import CodecError, ShardingError, describe
+from torchrec_qcomm.policy import Direction, Link, ResolvedPolicy, link_between
+
+CodecFactory = Callable[[CodecSpec], Codec]
+
+
+class SiteCodecs:
+    """Codecs by table, direction and link.
+
+    Args:
+        policy: resolved for at least the tables that are asked for.
+        devices_per_host: ranks on each host, or ``None`` where that is not known.
+        codec_factory: makes the codec of a spec; asked once a spec.
+
+    Raises:
+        ShardingError: the policy depends on the link, and ``devices_per_host`` is not known.
+    """
+
+    def __init__(self, policy: ResolvedPolicy, devices_per_host: int | None, codec_factory: CodecFactory) -> None:
+        self.policy = policy
+        self.devices_per_host = devices_per_host
+        self._factory = codec_factory
+        self._codecs: dict[CodecSpec, Codec] = {}
+        if devices_per_host is None and (table := _table_with_links(policy)):
+            raise ShardingError(
+                describe(
+                    f"table {table!r}",
+                    "its codec depends on the link, but it is not known how many ranks a host has",
+                    got=None,
+                    allowed="LOCAL_WORLD_SIZE in the environment, or topology.devices_per_host in the configuration",
+                )
+            )
+
+    def codec(self, table: str, direction: Direction, link: Link) -> Codec:
+        """The codec of a site."""
+        spec = self.policy.codec(table, direction, link)
+        if spec not in self._codecs:
+            self._codecs[spec] = self._factory(spec)
+        return self._codecs[spec]
+
+    def link(self, source: int, destination: int) -> Link:
+        """The link between two *global* ranks."""
+        if self.devices_per_host is None:  # then no table's codec tells intra_host from inter_host
+            return Link.SELF if source == destination else Link.INTER_HOST
+        return link_between(source, destination, self.devices_per_host)
+
+    def check_payload(self, table: str, dtype: torch.dtype) -> None:
+        """Refuse codecs that cannot carry values of ``dtype``.
+
+        Raises:
+            ShardingError: names the table, the site and what the codec says.
+        """
+        for direction in Direction:
+            for link in Link:
+                try:
+                    self.codec(table, direction, link).check_payload(dtype)
+                except CodecError as error:
+                    raise ShardingError(f"table {table!r}, {direction}, {link}: {error}") from error
+
+
+def _table_with_links(policy: ResolvedPolicy) -> str | None:
+    """A table whose codec differs between hosts and inside one; ``None`` if there is none.
+
+    ``self`` does not count: a rank knows itself without a topology.
+    """
+    for table in policy.tables:
+        for direction in Direction:
+            inside, across = (policy.codec(table.name, direction, link) for link in (Link.INTRA_HOST, Link.INTER_HOST))
+            if inside != across:
+                return table.name
+    return None

@@ -1,0 +1,224 @@
+"""The byte plan of an exchange: the only place that does size arithmetic.
+
+A pooled exchange moves, for every owner rank *o* and sample rank *s*, one wire row a sample of *s*:
+
+    values of a row in the lookup of o      t0 t0 t0 | t1 t1 | t2 t2 t2 | ...      (columns, one a feature)
+    the same row on the wire                [codec A: t0, t2] [codec B: t1]        (groups of one codec and dim)
+
+Columns of one codec and dim stand together on the wire, so that a codec is called once for all of them. Rows to one
+destination are contiguous, destinations follow each other in rank order. Both ends derive the plan from the same columns,
+codecs and batch sizes, and nothing about it is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, groupby
+from typing import Generic, Protocol, TypeVar
+
+import torch
+
+from torchrec_qcomm.codecs import Codec
+from torchrec_qcomm.wire.traffic import Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One feature's vector in a rank's lookup: ``dim`` values of one table shard."""
+
+    table: str
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows that one codec call encodes or decodes: ``rows`` x ``len(offsets)`` vectors of ``dim`` values.
+
+    Attributes:
+        codec: the codec of all of them.
+        dim: values in each vector.
+        rows: number of samples.
+        offsets: where the vectors of the first sample start, in values, in the flat tensor.
+        stride: values from one sample to the next.
+        byte_offset: where the first sample's bytes start in the buffer.
+        byte_stride: bytes from one sample to the next.
+    """
+
+    codec: Codec
+    dim: int
+    rows: int
+    offsets: tuple[int, ...]
+    stride: int
+    byte_offset: int
+    byte_stride: int
+
+    @property
+    def adjacent(self) -> bool:
+        """Whether the vectors of a sample lie one behind the other."""
+        return all(after - before == self.dim for before, after in zip(self.offsets, self.offsets[1:], strict=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One end of an exchange at one rank: a tensor of values and the buffer that stands for it.
+
+    Attributes:
+        shape: of the values.
+        dtype: of the values.
+        blocks: what to encode or decode; together they cover all values and all bytes once.
+        splits: bytes exchanged with each rank of the group, in rank order.
+        cells: for each rank of the group, ``{table: Cell}``; the wire bytes of a rank's cells sum to its split.
+    """
+
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    blocks: tuple[Block, ...]
+    splits: tuple[int, ...]
+    cells: tuple[dict[str, Cell], ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole buffer."""
+        return sum(self.splits)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    codec: Codec
+    dim: int
+    offsets: tuple[int, ...]
+    byte_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _WireRow:
+    """One sample's bytes between an owner and a sample rank."""
+
+    groups: tuple[_Group, ...]
+    values: int
+    nbytes: int
+    cells: dict[str, Cell]
+
+    def blocks(self, rows: int, offset: int, stride: int, byte_offset: int) -> list[Block]:
+        return [
+            Block(
+                group.codec,
+                group.dim,
+                rows,
+                tuple(offset + o for o in group.offsets),
+                stride,
+                byte_offset + group.byte_offset,
+                self.nbytes,
+            )
+            for group in self.groups
+            if rows
+        ]
+
+    def counted(self, rows: int) -> dict[str, Cell]:
+        return {table: Cell(cell.values * rows, cell.wire_bytes * rows) for table, cell in self.cells.items()}
+
+
+LinkT = TypeVar("LinkT", bound=Hashable)
+_Link = TypeVar("_Link", bound=Hashable, contravariant=True)
+
+
+class CodecOf(Protocol[_Link]):
+    """The codec of a table on a link."""
+
+    def __call__(self, table: str, *, link: _Link) -> Codec: ...
+
+
+class PooledLayout(Generic[LinkT]):
+    """The plan of one direction of a pooled exchange, for any rank of the group and any batch sizes.
+
+    Args:
+        columns: for each owner rank, the columns of its lookup, in order.
+        codec_of: the codec of a table on a link; called as ``codec_of(table, link=link)``.
+        link_of: the link between an owner and a sample rank (ranks of the group); anything hashable.
+        dtype: of the values; decides the bytes of the ``none`` codec.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Sequence[Column]],
+        codec_of: CodecOf[LinkT],
+        link_of: Callable[[int, int], LinkT],
+        dtype: torch.dtype,
+    ) -> None:
+        self._columns = [tuple(owned) for owned in columns]
+        self._codec_of, self._link_of, self._dtype = codec_of, link_of, dtype
+        self._rows: dict[tuple[int, LinkT], _WireRow] = {}
+        # Batch sizes rarely change between steps, and the plan of a large model takes longer to make than to look up.
+        self.owner_side = lru_cache(maxsize=16)(self._owner_side)
+        self.sample_side = lru_cache(maxsize=16)(self._sample_side)
+
+    def _wire_row(self, owner: int, sample: int) -> _WireRow:
+        key = (owner, self._link_of(owner, sample))
+        if key not in self._rows:
+            self._rows[key] = self._plan_row(*key)
+        return self._rows[key]
+
+    def _plan_row(self, owner: int, link: LinkT) -> _WireRow:
+        columns = self._columns[owner]
+        starts = [0, *accumulate(column.dim for column in columns)]
+        members: dict[tuple[Codec, int], list[int]] = {}
+        cells: dict[str, Cell] = {}
+        for column, start in zip(columns, starts, strict=False):
+            codec = self._codec_of(column.table, link=link)
+            members.setdefault((codec, column.dim), []).append(start)
+            cell = Cell(column.dim, codec.row_bytes(column.dim, self._dtype))
+            cells[column.table] = cells.get(column.table, Cell()) + cell
+        groups, nbytes = [], 0
+        for (codec, dim), offsets in members.items():
+            groups.append(_Group(codec, dim, tuple(offsets), nbytes))
+            nbytes += len(offsets) * codec.row_bytes(dim, self._dtype)
+        return _WireRow(tuple(groups), starts[-1], nbytes, cells)
+
+    def _owner_side(self, rank: int, batch_sizes: tuple[int, ...]) -> Side:
+        """The owner's end: values ``[sum of batch_sizes, sum of rank's dims]``, samples in rank order.
+
+        Args:
+            rank: the owner, as a rank of the group.
+            batch_sizes: samples of each rank of the group.
+        """
+        wire_rows = [self._wire_row(rank, sample) for sample in range(len(batch_sizes))]
+        blocks: list[Block] = []
+        row = byte = 0
+        # Neighbouring destinations that share a wire row are encoded by one call.
+        for wire_row, run in groupby(range(len(batch_sizes)), key=wire_rows.__getitem__):
+            rows = sum(batch_sizes[sample] for sample in run)
+            blocks += wire_row.blocks(rows, row * wire_row.values, wire_row.values, byte)
+            row += rows
+            byte += rows * wire_row.nbytes
+        return Side(
+            shape=(row, sum(column.dim for column in self._columns[rank])),
+            dtype=self._dtype,
+            blocks=tuple(blocks),
+            splits=tuple(w.nbytes * size for w, size in zip(wire_rows, batch_sizes, strict=True)),
+            cells=tuple(w.counted(size) for w, size in zip(wire_rows, batch_sizes, strict=True)),
+        )
+
+    def _sample_side(self, rank: int, batch_size: int) -> Side:
+        """The samples' end: values ``[batch_size, sum of all dims]``, owners' columns in rank order.
+
+        Args:
+            rank: whose samples, as a rank of the group.
+            batch_size: how many samples.
+        """
+        wire_rows = [self._wire_row(owner, rank) for owner in range(len(self._columns))]
+        width = sum(w.values for w in wire_rows)
+        blocks: list[Block] = []
+        column = byte = 0
+        for wire_row in wire_rows:
+            blocks += wire_row.blocks(batch_size, column, width, byte)
+            column += wire_row.values
+            byte += batch_size * wire_row.nbytes
+        return Side(
+            shape=(batch_size, width),
+            dtype=self._dtype,
+            blocks=tuple(blocks),
+            splits=tuple(w.nbytes * batch_size for w in wire_rows),
+            cells=tuple(w.counted(batch_size) for w in wire_rows),
+        )
