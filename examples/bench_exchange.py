@@ -32,7 +32,7 @@ from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist
 import torchrec_qcomm as qc
 from torchrec_qcomm import codecs
 from torchrec_qcomm.collectives import pack, unpack
-from torchrec_qcomm.policy import Direction, Policy, Table
+from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
@@ -179,8 +179,7 @@ def exchange_only(setting: Setting, arm: str, steps: int) -> dict[str, Any]:
     for _ in range(steps):
         exchange(setting, output_dist)
     traffic = meter.gather()
-    bytes_per_row = {d: codecs.get(getattr(OURS[arm], d)).row_bytes(setting.dim) for d in Direction}
-    return {"arm": arm, "steps": steps, "row_bytes": bytes_per_row, "wire_bytes": traffic.matrix(setting.world)}
+    return {"arm": arm, "steps": steps, "wire_bytes": traffic.matrix(setting.world)}
 
 
 def main() -> None:

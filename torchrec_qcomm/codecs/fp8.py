@@ -74,18 +74,18 @@ class _Fp8(RowCodec):
 class Fp8E4M3(_Fp8):
     """OCP FP8 E4M3 codes with one E8M0 scale a row.
 
-    Formula: ``e = ceil(log2(row amax / 448))``, ``code = e4m3(x * 2**-e)``, ``value = code * 2**e``; nearest, ties to even. Rounding
-    ``e`` up means that the row's largest value is never clipped.
+    Formula: ``e = ceil(log2(row amax / 448))``, ``code = e4m3(x * 2**-e)``, ``value = code * 2**e``; nearest, ties to even.
+    Rounding ``e`` up means that the row's largest value is never clipped.
 
-    Bytes of a row (D + 1): ``code 0 | ... | code D-1 | e + 127``. The last byte is 0 for an all-zero row and 255 for a row with a
-    NaN or Inf, which decodes to NaN in every column.
+    Bytes of a row (D + 1): ``code 0 | ... | code D-1 | e + 127``. The last byte is 0 for an all-zero row and 255 for a row with
+    a NaN or Inf, which decodes to NaN in every column.
 
-    Bound: half a step, i.e. at most ``2**-4`` of ``|x|``, or ``2**-10 * 2**e`` for values below ``2**-6 * 2**e`` (about ``2**-14``
-    of the row's largest). Exact scaling: there is no other rounding. Bias: none beyond the ties.
-    ``e`` is clamped to [-126, 119]: values beyond 2.97e38 saturate, and in rows below 5e-36 the error is absolute, ``2**-136``.
+    Bound: half a step, i.e. at most ``2**-4`` of ``|x|``, or ``2**-10 * 2**e`` for values below ``2**-6 * 2**e`` (about
+    ``2**-14`` of the row's largest). Exact scaling: there is no other rounding. Bias: none beyond the ties. ``e`` is clamped to
+    [-126, 119]: values beyond 2.97e38 saturate, and in rows below 5e-36 the error is absolute, ``2**-136``.
 
-    Source: "FP8 formats for deep learning", arXiv 2209.05433; E8M0 from OCP Microscaling Formats (MX) v1.0, section 5.4.1, whose
-    rule for shared exponents (floor) clips maxima and is not used.
+    Source: "FP8 formats for deep learning", arXiv 2209.05433; E8M0 from OCP Microscaling Formats (MX) v1.0, section 5.4.1,
+    whose rule for shared exponents (floor) clips maxima and is not used.
     """
 
     name: ClassVar[str] = "fp8_e4m3"
@@ -107,12 +107,12 @@ class Fp8E5M2(_Fp8):
 
     Formula: ``e = ceil(log2(row amax / 57344))``, ``code = e5m2(x * 2**-e)``, ``value = code * 2**e``; nearest, ties to even.
 
-    Bytes of a row (D + 1): ``code 0 | ... | code D-1 | e + 127``. The last byte is 0 for an all-zero row and 255 for a row with a
-    NaN or Inf, which decodes to NaN in every column.
+    Bytes of a row (D + 1): ``code 0 | ... | code D-1 | e + 127``. The last byte is 0 for an all-zero row and 255 for a row with
+    a NaN or Inf, which decodes to NaN in every column.
 
-    Bound: half a step, i.e. at most ``2**-3`` of ``|x|``, or ``2**-17 * 2**e`` for values below ``2**-14 * 2**e`` (about ``2**-29``
-    of the row's largest). Exact scaling: there is no other rounding. Bias: none beyond the ties. ``e`` is clamped
-    to [-126, 112]: values beyond 2.97e38 saturate, and in rows below 7e-34 the error is at least ``2**-143``.
+    Bound: half a step, i.e. at most ``2**-3`` of ``|x|``, or ``2**-17 * 2**e`` for values below ``2**-14 * 2**e`` (about
+    ``2**-29`` of the row's largest). Exact scaling: there is no other rounding. Bias: none beyond the ties. ``e`` is clamped to
+    [-126, 112]: values beyond 2.97e38 saturate, and in rows below 7e-34 the error is at least ``2**-143``.
 
     Source: as for E4M3.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,7 +23,7 @@ class _Half(RowCodec):
         scale = self.loss_scale
         number = isinstance(scale, int | float) and not isinstance(scale, bool)
         # The factor is applied in FP32, so it must be a normal number there.
-        if not (number and math.isfinite(scale) and 2.0**-126 <= scale <= 2.0**127):
+        if not (number and 2.0**-126 <= scale <= 2.0**127):
             raise CodecError(
                 describe(
                     f"codec {self.name}, loss_scale", "bad value", got=scale, allowed="a number > 0, from 2**-126 to 2**127"
@@ -67,8 +66,8 @@ class Fp16(_Half):
 
     Bytes of a row (2 D): ``code 0 | code 1 | ...``, little-endian.
 
-    Bound: half an FP16 step, i.e. ``2**-11`` of ``|x|``; below ``6.1e-5 / loss_scale`` absolute, ``2**-25 / loss_scale``. On top
-    come two FP32 roundings. Bias: none beyond the ties; values under ``2**-25 / loss_scale`` become 0. Values beyond
+    Bound: half an FP16 step, i.e. ``2**-11`` of ``|x|``; below ``6.1e-5 / loss_scale`` absolute, ``2**-25 / loss_scale``. On
+    top come two FP32 roundings. Bias: none beyond the ties; values under ``2**-25 / loss_scale`` become 0. Values beyond
     ``65504 / loss_scale`` saturate. A row with a NaN or Inf decodes to NaN in every column.
 
     Args:
@@ -89,9 +88,9 @@ class Bf16(_Half):
 
     Bytes of a row (2 D): ``code 0 | code 1 | ...``, little-endian; each is the upper half of an FP32.
 
-    Bound: half a BF16 step, i.e. ``2**-8`` of ``|x|`` at most; below ``1.2e-38 / loss_scale`` absolute, ``2**-134 / loss_scale``.
-    On top come two FP32 roundings. Bias: none beyond the ties. Values beyond the largest finite BF16 saturate there instead of
-    rounding to Inf. A row with a NaN or Inf decodes to NaN in every column.
+    Bound: half a BF16 step, i.e. ``2**-8`` of ``|x|`` at most; below ``1.2e-38 / loss_scale`` absolute, ``2**-134 /
+    loss_scale``. On top come two FP32 roundings. Bias: none beyond the ties. Values beyond the largest finite BF16 saturate
+    there instead of rounding to Inf. A row with a NaN or Inf decodes to NaN in every column.
 
     Args:
         loss_scale: positive, finite; multiplies before the cast and divides after decoding.

@@ -19,18 +19,18 @@ _ROUND = 2.0**23  # added to 0..15 it leaves the rounded integer in the lowest b
 class Int4(RowCodec):
     """16 even levels from the row's minimum to its maximum, scale and minimum in BF16.
 
-    Formula: ``minimum = min`` rounded down to BF16, ``scale = (max - minimum) / 15`` rounded up to BF16, ``code = round((x - minimum) /
-    scale)``, ``value = minimum + code * scale``; nearest, ties to even. The codes come from the rounded pair, so its rounding widens
-    the step and adds no error of its own. FBGEMM stores FP16 here, which overflows above 65504 and loses amplitudes under 6e-8;
-    BF16 takes the same two bytes.
+    Formula: ``minimum = min`` rounded down to BF16, ``scale = (max - minimum) / 15`` rounded up to BF16, ``code = round((x -
+    minimum) / scale)``, ``value = minimum + code * scale``; nearest, ties to even. The codes come from the rounded pair, so its
+    rounding widens the step and adds no error of its own. FBGEMM stores FP16 here, which overflows above 65504 and loses
+    amplitudes under 6e-8; BF16 takes the same two bytes.
 
-    Bytes of a row (ceil(D / 2) + 4): ``codes 0 and 1 | codes 2 and 3 | ... | scale, 2 bytes | minimum, 2 bytes``, little-endian. The
-    even column is in the low nibble; with odd D the last high nibble is 0.
+    Bytes of a row (ceil(D / 2) + 4): ``codes 0 and 1 | codes 2 and 3 | ... | scale, 2 bytes | minimum, 2 bytes``,
+    little-endian. The even column is in the low nibble; with odd D the last high nibble is 0.
 
-    Bound: ``scale / 2`` with the formula above, plus FP32 roundings. In a near-constant row far from zero the BF16 minimum decides:
-    up to ``2**-7 * |min| / 30``. Bias: none beyond the ties. Values beyond ``2**126`` (8.5e37) saturate there, so that no level
-    overflows; the scale is at least ``2**-126``, so rows with a range below 1.8e-37 have an absolute error, ``2**-127``. A row with
-    a NaN or Inf decodes to NaN in every column (scale and minimum are NaN).
+    Bound: ``scale / 2`` with the formula above, plus FP32 roundings. In a near-constant row far from zero the BF16 minimum
+    decides: up to ``2**-7 * |min| / 30``. Bias: none beyond the ties. Values beyond ``2**126`` (8.5e37) saturate there, so that
+    no level overflows; the scale is at least ``2**-126``, so rows with a range below 1.8e-37 have an absolute error,
+    ``2**-127``. A row with a NaN or Inf decodes to NaN in every column (scale and minimum are NaN).
 
     There is one implementation: FBGEMM's 4-bit kernels refuse odd widths and are not faster than these bit operations.
     """

@@ -18,17 +18,17 @@ _EPSILON = 1e-8  # what FBGEMM adds to the range on a CPU; the reference does to
 class Int8(RowCodec):
     """256 even levels from the row's minimum to its maximum, scale and minimum in FP32.
 
-    Formula: ``scale = (max - min) / 255``, ``code = round((x - min) / scale)``, ``value = min + code * scale``; nearest, ties to even.
-    Computed on ``x * 2**k``, with ``k`` chosen per row so that its range is about ``2**20``: exact, and neither FBGEMM's epsilon
-    on the range nor an overflow of ``max - min`` is felt then.
+    Formula: ``scale = (max - min) / 255``, ``code = round((x - min) / scale)``, ``value = min + code * scale``; nearest, ties
+    to even. Computed on ``x * 2**k``, with ``k`` chosen per row so that its range is about ``2**20``: exact, and neither
+    FBGEMM's epsilon on the range nor an overflow of ``max - min`` is felt then.
 
-    Bytes of a row (D + 8): ``code 0 | ... | code D-1 | scale, 4 bytes | minimum, 4 bytes``; FP32, little-endian, no padding. FBGEMM's
-    fused 8-bit row-wise layout, without the padding to a multiple of 4 that its CUDA kernels put before the scale.
+    Bytes of a row (D + 8): ``code 0 | ... | code D-1 | scale, 4 bytes | minimum, 4 bytes``; FP32, little-endian, no padding.
+    FBGEMM's fused 8-bit row-wise layout, without the padding to a multiple of 4 that its CUDA kernels put before the scale.
 
-    Bound: ``range / 510``, plus FP32 roundings of ``range * 2**-20`` and ``|x| * 2**-23``. Bias: none beyond the ties. A constant row
-    is exact. Nothing saturates: of a range beyond the largest FP32, the scale is shaved by ``2**-22`` so that no value decodes to
-    Inf. In rows whose range is below 1e-35 the error is absolute, about ``2**-140``. A row with a NaN or Inf decodes to NaN in
-    every column (scale and minimum are NaN).
+    Bound: ``range / 510``, plus FP32 roundings of ``range * 2**-20`` and ``|x| * 2**-23``. Bias: none beyond the ties. A
+    constant row is exact. Nothing saturates: of a range beyond the largest FP32, the scale is shaved by ``2**-22`` so that no
+    value decodes to Inf. In rows whose range is below 1e-35 the error is absolute, about ``2**-140``. A row with a NaN or Inf
+    decodes to NaN in every column (scale and minimum are NaN).
 
     Source: FBGEMM, ``FloatToFused8BitRowwiseQuantized``.
     """
@@ -59,7 +59,9 @@ class Int8(RowCodec):
         dim = scaled.shape[-1]
         low, high = extremes(scaled, scratch)
         header = torch.cat([(high - low) / 255.0, low], dim=-1)
-        inverse = 255.0 / (high - low + _EPSILON)
+        span = high - low
+        # A true division: `255.0 / tensor` would be a reciprocal and a product, with two roundings.
+        inverse = torch.full_like(span, 255.0).div_(span + _EPSILON)
         codes = scratch.take("codes", tuple(scaled.shape), torch.int32).copy_(scaled.sub_(low).mul_(inverse).round_())
         rows[..., :dim].copy_(codes)  # by way of int32: torch's cast from float to uint8 is not vectorised
         store(rows[..., dim:], header, torch.float32, scratch, "write")
@@ -81,8 +83,8 @@ class Int8(RowCodec):
 class Int8Fbgemm(Int8):
     """``int8`` by FBGEMM's fused row-wise kernels, on CPU and CUDA; the bytes are those of the reference.
 
-    Its faults are kept out: the epsilon (1e-8 on CPU, 1e-20 on CUDA) and the overflow of the range by the power of two per row, the
-    NaN that becomes the row's minimum by spoiling the scale of non-finite rows, and CUDA's padding by stripping it.
+    Its faults are kept out: the epsilon (1e-8 on CPU, 1e-20 on CUDA) and the overflow of the range by the power of two per row,
+    the NaN that becomes the row's minimum by spoiling the scale of non-finite rows, and CUDA's padding by stripping it.
     """
 
     def _quantize(self, scaled: torch.Tensor, rows: torch.Tensor, scratch: Scratch) -> None:

@@ -17,8 +17,8 @@ class NoneCodec:
 
     Bytes of a row: ``value 0 | value 1 | ...``, each of the dtype's size (4 for FP32, 2 for FP16 and BF16), little-endian.
 
-    Bound: 0. Nothing saturates, and NaN and Inf arrive as they are, payload bits included. Without ``out``, both directions return
-    a view of what they were given where memory allows it (``encode``: contiguous values; ``decode``: aligned bytes).
+    Bound: 0. Nothing saturates, and NaN and Inf arrive as they are, payload bits included. Without ``out``, both directions
+    return a view of what they were given where memory allows it (``encode``: contiguous values; ``decode``: aligned bytes).
     """
 
     name: ClassVar[str] = "none"
@@ -28,6 +28,7 @@ class NoneCodec:
         return spec_of(self, self.name)
 
     def row_bytes(self, dim: int, dtype: torch.dtype = torch.float32) -> int:
+        check_dim(self, dim)
         return dim * dtype.itemsize
 
     def check_payload(self, dtype: torch.dtype) -> None:
@@ -35,14 +36,11 @@ class NoneCodec:
 
     def encode(self, values: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         self.check_payload(values.dtype)
-        dim = values.shape[-1] if values.dim() else 0
-        check_dim(self, dim)
         values = values.detach()
+        row_bytes = self.row_bytes(values.shape[-1] if values.dim() else 0, values.dtype)
         if out is None:
             return values.contiguous().view(torch.uint8)
-        check_tensor(
-            f"codec {self.spec}, encode, out", out, (*values.shape[:-1], self.row_bytes(dim, values.dtype)), torch.uint8
-        )
+        check_tensor(f"codec {self.spec}, encode, out", out, (*values.shape[:-1], row_bytes), torch.uint8)
         return out.copy_(_as_bytes(values))
 
     def decode(
@@ -54,7 +52,6 @@ class NoneCodec:
     ) -> torch.Tensor:
         dtype = dtype if out is None else out.dtype
         self.check_payload(dtype)
-        check_dim(self, dim)
         lead = tuple(data.shape[:-1])
         check_tensor(f"codec {self.spec}, decode, data", data, (*lead, self.row_bytes(dim, dtype)), torch.uint8)
         if out is None:
@@ -80,6 +77,7 @@ class Fp32(NoneCodec):
     name: ClassVar[str] = "fp32"
 
     def row_bytes(self, dim: int, dtype: torch.dtype = torch.float32) -> int:
+        check_dim(self, dim)
         return dim * 4
 
     def check_payload(self, dtype: torch.dtype) -> None:
@@ -90,7 +88,7 @@ class Fp32(NoneCodec):
                     "codec fp32",
                     "the payload has 16 bits a value, which fp32 would double",
                     got=str(dtype),
-                    allowed=[str(torch.float32)],
+                    allowed=str(torch.float32),
                     todo="Use 'none' to send the payload as it is.",
                 )
             )

@@ -1,7 +1,8 @@
 """What row-wise codecs share: walking a payload chunk by chunk, scratch memory, and typed views of bytes.
 
 On a CPU a payload is walked in chunks that stay in the cache: every codec makes several passes over its values, and both a pass
-through main memory and a fresh large allocation (page faults) cost more than the arithmetic. On an accelerator one pass takes all.
+through main memory and a fresh large allocation (page faults) cost more than the arithmetic. On an accelerator one pass takes
+all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import FLOAT_DTYPES, CodecSpec, check_dim, check_float, check_tensor, spec_of
+from torchrec_qcomm.codecs.base import FLOAT_DTYPES, CodecSpec, check_float, check_tensor, spec_of
 
 CHUNK_BYTES = 1 << 21
 """FP32 bytes of values in one chunk: few enough to stay in the cache, enough to make the calls on single rows' scales cheap."""
@@ -44,7 +45,8 @@ def chunks(source: torch.Tensor, target: torch.Tensor, rows: int) -> Iterator[tu
         rows: the largest number of rows in a chunk.
 
     Yields:
-        ``source`` and ``target`` views ``[*lead, a]`` and ``[*lead, b]``; ``lead`` has one dimension where the strides allow it.
+        ``source`` and ``target`` views ``[*lead, a]`` and ``[*lead, b]``; ``lead`` has one dimension where the strides allow
+        it.
     """
     if source.numel() == 0:
         return
@@ -110,7 +112,7 @@ def half_range(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
 
 
 def spoil(scale: torch.Tensor, witness: torch.Tensor) -> torch.Tensor:
-    """Make ``scale`` NaN in the rows where ``witness`` is not finite, in place and without a branch: ``scale + 0 * witness``."""
+    """Make ``scale`` NaN in the rows where ``witness`` is not finite, in place and without a branch."""
     return scale.add_(witness, alpha=0.0)
 
 
@@ -128,10 +130,11 @@ def finish_bound(bound: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> 
 
 
 class RowCodec(ABC):
-    """A codec that treats every row alike and alone: checks, chunks and dtypes are done here, the subclass brings the arithmetic.
+    """A codec that treats every row alike and alone: checks, chunks and dtypes are done here, the subclass brings the
+    arithmetic.
 
-    A subclass is a frozen dataclass whose fields are its parameters. Its two bodies see FP32 values and write every byte or value
-    of their target.
+    A subclass is a frozen dataclass whose fields are its parameters. Its two bodies see FP32 values and write every byte or
+    value of their target.
     """
 
     __slots__ = ()
@@ -161,7 +164,6 @@ class RowCodec(ABC):
     def encode(self, values: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         self.check_payload(values.dtype)
         dim = values.shape[-1] if values.dim() else 0
-        check_dim(self, dim)
         shape = (*values.shape[:-1], self.row_bytes(dim, values.dtype))
         if out is None:
             out = torch.empty(shape, dtype=torch.uint8, device=values.device)
@@ -183,7 +185,6 @@ class RowCodec(ABC):
     ) -> torch.Tensor:
         dtype = dtype if out is None else out.dtype
         self.check_payload(dtype)
-        check_dim(self, dim)
         lead = tuple(data.shape[:-1])
         check_tensor(f"codec {self.spec}, decode, data", data, (*lead, self.row_bytes(dim, dtype)), torch.uint8)
         if out is None:

@@ -1,0 +1,66 @@
+"""Values to bytes and back by plan, without a process group."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchrec_qcomm import codecs
+from torchrec_qcomm.collectives import pack, unpack
+from torchrec_qcomm.errors import WireError
+from torchrec_qcomm.wire import Column, PooledLayout, Side
+
+COLUMNS = [[Column("a", 6), Column("b", 6), Column("a", 6), Column("c", 5)], [Column("c", 5)]]
+MIXED = {"a": "int8", "b": "int4", "c": "fp16"}
+
+
+def sides(names: dict[str, str], dtype: torch.dtype = torch.float32) -> tuple[Side, Side]:
+    """The two ends at one rank: its lookup, and its samples' values."""
+    layout = PooledLayout(COLUMNS, lambda table, link: codecs.get(names[table]), lambda owner, sample: 0, dtype)
+    return layout.owner_side(0, (3, 4)), layout.sample_side(0, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("end", [0, 1])
+def test_mixed_codecs_come_back_in_their_own_columns(dtype: torch.dtype, end: int) -> None:
+    side = sides(MIXED, dtype)[end]
+    values = torch.randn(side.shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    buffer = pack(values, side)
+    assert (buffer.dtype, buffer.shape) == (torch.uint8, (side.nbytes,))
+    back = unpack(buffer, side)
+    assert back.dtype == dtype
+    at = 0
+    for column in COLUMNS[0] + (COLUMNS[1] if end else []):
+        codec, part = codecs.get(MIXED[column.table]), values[:, at : at + column.dim]
+        alone = codec.decode(codec.encode(part), column.dim, dtype=dtype)
+        assert torch.equal(back[:, at : at + column.dim], alone)
+        at += column.dim
+
+
+def test_none_moves_a_lookup_without_a_copy() -> None:
+    layout = PooledLayout(
+        [[Column("a", 6)] * 2], lambda table, link: codecs.get("none"), lambda owner, sample: 0, torch.float32
+    )
+    side = layout.owner_side(0, (3,))
+    values = torch.randn(side.shape)
+    buffer = pack(values, side)
+    assert buffer.data_ptr() == values.data_ptr()
+    assert unpack(buffer, side).data_ptr() == values.data_ptr()
+
+
+def test_gradients_that_are_no_plain_tensors() -> None:
+    """What autograd hands over: expanded, transposed, a slice at an odd offset."""
+    side = sides(MIXED)[1]
+    rows, width = side.shape
+    plain = torch.randn(rows, width)
+    odd = torch.empty(rows * width + 1)[1:].view(rows, width).copy_(plain)
+    for values in (plain.t().contiguous().t(), odd, torch.ones(1, 1).expand(rows, width)):
+        assert torch.equal(pack(values, side), pack(values.clone(memory_format=torch.contiguous_format), side))
+
+
+def test_the_wrong_values_are_refused() -> None:
+    side, _ = sides(MIXED)
+    with pytest.raises(WireError, match=r"got 'torch.float32 \(6, 23\)'; allowed: torch.float32 \(7, 23\)"):
+        pack(torch.zeros(6, 23), side)
+    with pytest.raises(WireError, match="float16"):
+        pack(torch.zeros(7, 23, dtype=torch.float16), side)

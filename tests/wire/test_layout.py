@@ -1,0 +1,108 @@
+"""The byte plan: covered once, cut where both ends expect it, counted as it is cut."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchrec_qcomm import codecs
+from torchrec_qcomm.wire import Column, PooledLayout, Side
+
+NAMES = ["none", "fp16", "fp8_e4m3", "int8", "int4"]
+ROW_BYTES = {
+    "none": lambda d: 4 * d,
+    "fp16": lambda d: 2 * d,
+    "fp8_e4m3": lambda d: d + 1,
+    "int8": lambda d: d + 8,
+    "int4": lambda d: (d + 1) // 2 + 4,
+}
+
+columns = st.builds(Column, st.sampled_from("abcd"), st.integers(1, 9))
+owners = st.lists(st.lists(columns, max_size=6), min_size=1, max_size=4)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[list[list[Column]], dict, tuple[int, ...]]:
+    owned = draw(owners)
+    table_codecs = {(t, link): draw(st.sampled_from(NAMES)) for t in "abcd" for link in (0, 1)}
+    sizes = tuple(draw(st.lists(st.integers(0, 5), min_size=len(owned), max_size=len(owned))))
+    return owned, table_codecs, sizes
+
+
+def layout(owned: list[list[Column]], table_codecs: dict) -> PooledLayout[int]:
+    """Neighbouring ranks are on one host."""
+    return PooledLayout(
+        owned,
+        lambda table, link: codecs.get(table_codecs[table, link]),
+        lambda owner, sample: int(owner // 2 != sample // 2),
+        torch.float32,
+    )
+
+
+def covered(side: Side) -> tuple[torch.Tensor, torch.Tensor]:
+    """How often each value and each byte of a side is touched by its blocks."""
+    values, buffer = torch.zeros(side.shape, dtype=torch.int32), torch.zeros(side.nbytes, dtype=torch.int32)
+    flat = values.view(-1)
+    for block in side.blocks:
+        row_bytes = block.codec.row_bytes(block.dim, side.dtype)
+        for row in range(block.rows):
+            for i, offset in enumerate(block.offsets):
+                flat[offset + row * block.stride :][: block.dim] += 1
+                buffer[block.byte_offset + row * block.byte_stride + i * row_bytes :][:row_bytes] += 1
+    return values, buffer
+
+
+@given(layouts())
+@settings(max_examples=60, deadline=None)
+def test_blocks_cover_values_and_bytes_once(case: tuple) -> None:
+    owned, table_codecs, sizes = case
+    plan = layout(owned, table_codecs)
+    for rank in range(len(owned)):
+        for side in (plan.owner_side(rank, sizes), plan.sample_side(rank, sizes[rank])):
+            for touched in covered(side):
+                assert (touched == 1).all()
+
+
+@given(layouts())
+@settings(max_examples=60, deadline=None)
+def test_what_one_end_sends_the_other_expects(case: tuple) -> None:
+    owned, table_codecs, sizes = case
+    plan = layout(owned, table_codecs)
+    ranks = range(len(owned))
+    owner_sides = [plan.owner_side(rank, sizes) for rank in ranks]
+    sample_sides = [plan.sample_side(rank, sizes[rank]) for rank in ranks]
+    for owner in ranks:
+        for sample in ranks:
+            link = int(owner // 2 != sample // 2)
+            by_hand = sum(ROW_BYTES[table_codecs[c.table, link]](c.dim) for c in owned[owner]) * sizes[sample]
+            assert owner_sides[owner].splits[sample] == sample_sides[sample].splits[owner] == by_hand
+            assert owner_sides[owner].cells[sample] == sample_sides[sample].cells[owner]
+            assert sum(cell.wire_bytes for cell in owner_sides[owner].cells[sample].values()) == by_hand
+
+
+def test_one_codec_and_dim_is_one_block() -> None:
+    """The whole lookup is encoded by one call, whatever the number of destinations."""
+    owned = [[Column("a", 8), Column("b", 8)]] * 3
+    side = layout(owned, {(t, link): "int8" for t in "abcd" for link in (0, 1)}).owner_side(0, (5, 4, 0))
+    (block,) = side.blocks
+    assert (block.rows, block.offsets, block.adjacent) == (9, (0, 8), True)
+
+
+def test_mixed_codecs_are_one_block_a_codec() -> None:
+    """Not one a table: columns of one codec stand together on the wire, also where other tables lie between them."""
+    owned = [[Column("a", 8), Column("b", 8), Column("c", 8), Column("a", 8)]]
+    specs = {(t, link): "int4" if t == "b" else "int8" for t in "abcd" for link in (0, 1)}
+    side = layout(owned, specs).owner_side(0, (5,))
+    assert [(b.codec.spec.name, b.offsets, b.adjacent) for b in side.blocks] == [
+        ("int8", (0, 16, 24), False),
+        ("int4", (8,), True),
+    ]
+    assert side.cells[0]["a"].values == 2 * 8 * 5
+
+
+def test_sizes_do_not_wrap() -> None:
+    """65,536 samples of 26 tables of 1,280 values: more bytes than an int32 counts, and none allocated here."""
+    owned = [[Column(f"t{i}", 1280) for i in range(26)]]
+    plan = PooledLayout(owned, lambda table, link: codecs.get("none"), lambda owner, sample: 0, torch.float32)
+    assert plan.owner_side(0, (65536,)).splits == (65536 * 26 * 1280 * 4,)
