@@ -21,6 +21,7 @@ from dlrm_lib.options import load_data, parse_options, settings_of
 from dlrm_lib.ranks import Ranks, quiet, start_ranks
 from dlrm_lib.report import FP32, POLICY, as_dict, policy_text, quality_text, traffic_text, warn_no_exchange, write_json
 from dlrm_lib.training import Run, train
+from torchrec.distributed.planner.types import PlannerError
 
 import torchrec_qcomm as qc
 
@@ -61,8 +62,8 @@ def run(options: argparse.Namespace, ranks: Ranks) -> None:
     missing = without_exchange(views, ranks.world_size, list(runs.values())[-1].traffic)
     if ranks.rank == 0:
         print(f"\n{quality_text(runs)}\n(times are wall time on this machine)\n")
-        for label, arm in runs.items():
-            print(f"Bytes on the wire in training, all ranks: {label}\n\n{traffic_text(arm)}\n")
+        label, arm = list(runs.items())[-1]
+        print(f"Bytes on the wire in training, all ranks, {label} beside FP32:\n\n{traffic_text(arm)}\n")
         if missing:
             warn_no_exchange(missing)  # again: the first one has scrolled away by now
         if options.json:
@@ -83,7 +84,7 @@ def main() -> int:
     try:
         with start_ranks() as ranks:
             run(options, ranks)
-    except (ExampleError, qc.QCommError) as error:
+    except (ExampleError, qc.QCommError, PlannerError) as error:
         rank = int(os.environ.get("RANK", "0"))
         if rank != 0:
             time.sleep(3)  # mostly all ranks fail alike: let rank 0 say it, and torchrun end the others

@@ -73,8 +73,9 @@ def quality_text(runs: Mapping[str, Run]) -> str:
 
 
 def traffic_text(run: Run) -> str:
-    """Bytes that went over the wire, by table and direction, beside what FP32 would have taken."""
-    cells, tables = run.traffic.by_table(), sorted({table for table, _ in run.traffic.by_table()})
+    """Megabytes (1e6) that went over the wire, by table and direction, beside what FP32 would have taken."""
+    cells = run.traffic.by_table()
+    tables = sorted({table for table, _ in cells})
     rows = []
     for table in tables:
         row = [table]
@@ -85,11 +86,11 @@ def traffic_text(run: Run) -> str:
     total = ["all tables"]
     for direction in DIRECTIONS:
         total += _bytes(run.traffic.fp32_bytes(direction=direction), run.traffic.wire_bytes(direction=direction))
-    return table_text(["table", "forward FP32", "sent", "ratio", "backward FP32", "sent", "ratio"], [*rows, total])
+    return table_text(["MB", "forward FP32", "sent", "saving", "backward FP32", "sent", "saving"], [*rows, total])
 
 
 def _bytes(fp32: int, wire: int) -> list[str]:
-    return [f"{fp32:,}", f"{wire:,}", f"{fp32 / wire:.2f}" if wire else "-"]
+    return [f"{fp32 / 1e6:.2f}", f"{wire / 1e6:.2f}", f"{fp32 / wire:.2f}x" if wire else "-"]
 
 
 def _number(value: float | None) -> str:

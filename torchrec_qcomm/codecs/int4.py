@@ -68,7 +68,7 @@ class Int4(RowCodec):
         x, low, high = bound_inputs(values)
         scale, minimum = (t.double() for t in _header(low.float(), high.float()))
         excess = (x.abs() - _LIMIT).clamp(min=0)
-        fp32 = (x.abs() + scale) * 2.0**-22
+        fp32 = x.abs() * 2.0**-22 + scale * 2.0**-18  # 15 scales, rounded four times
         exact = (high == low) & (minimum == low)
         return finish_bound(torch.where(exact, 0.0, scale / 2 + fp32) + excess, low, high)
 
