@@ -8,6 +8,9 @@ An exchange is from the call of the output dist to the end of its `wait`, plus t
 Every round runs every arm once, so that the machine's moods hit all of them; a round's time is the slowest rank's. Beside
 each of the plugin's arms stand its parts timed alone: encoding, a bare all-to-all of the same bytes, decoding.
 
+Freed memory is kept by the process, as production allocators and CUDA's do. Under glibc's defaults, large buffers go back to
+the kernel, and the page faults of getting them again outweigh the exchange and hit arms at random.
+
 `--exchange-only N --arms int8` instead runs N forward and backward exchanges and prints the bytes that were counted, to be
 held against the links' own counters.
 """
@@ -15,6 +18,7 @@ held against the links' own counters.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import platform
 from collections.abc import Callable
@@ -39,6 +43,7 @@ from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
 from torchrec_qcomm.wire import Column, Side
 
 CPU = torch.device("cpu")
+WARM_UP = 4
 TORCHREC = {"torchrec fp32": CommType.FP32, "torchrec fp16": CommType.FP16, "torchrec int8": CommType.INT8}
 OURS = {
     "none": Policy(),
@@ -52,6 +57,13 @@ OURS = {
         (qc.Rule(tables="t?", forward="int8", backward="int8"), qc.Rule(tables="*[02468]", forward="int4", backward="int8")),
     ),
 }
+
+
+def keep_memory() -> bool:
+    """Tell glibc to keep what is freed; False where there is no glibc to tell."""
+    never_trim, never_mmap = (-1, 2**31 - 1), (-4, 0)  # M_TRIM_THRESHOLD, M_MMAP_MAX in malloc.h
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and all(mallopt(option, value) for option, value in (never_trim, never_mmap))
 
 
 class Setting:
@@ -132,14 +144,14 @@ def measure(setting: Setting, arms: list[str], rounds: int) -> dict[str, Any]:
     pieces = {a: parts(setting, d) for a, d in dists.items() if isinstance(d, QCommPooledEmbeddingDist)}
     names = [(a, "exchange") for a in arms] + [(a, p) for a in pieces for p in pieces[a]]
     times = []
-    for _ in range(rounds + 2):
+    for _ in range(rounds + WARM_UP):
         mine = [exchange(setting, dists[a]) for a in arms]
         mine += [alone(work) for a in pieces for work in pieces[a].values()]
         slowest = torch.tensor(mine, dtype=torch.float64)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         times.append(slowest.tolist())
     result: dict[str, Any] = {a: {} for a in arms}
-    for (arm, name), seconds in zip(names, zip(*times[2:], strict=True), strict=True):  # the first two rounds warm up
+    for (arm, name), seconds in zip(names, zip(*times[WARM_UP:], strict=True), strict=True):
         result[arm][name] = median(seconds)
     return result
 
@@ -187,12 +199,13 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=26)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--batch", type=int, default=2048, help="samples a rank")
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--arms", nargs="+", default=[*TORCHREC, *OURS], choices=[*TORCHREC, *OURS])
     parser.add_argument("--exchange-only", type=int, metavar="N", help="only run N exchanges of the one arm given, and count")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    kept = keep_memory()
     dist.init_process_group("gloo")
     setting = Setting(args.tables, args.dim, args.batch)
     if args.exchange_only is not None:
@@ -206,6 +219,8 @@ def main() -> None:
                 f"{args.tables} tables, D = {args.dim}, batch {args.batch} a rank, {setting.world} ranks, {args.rounds} rounds"
             )
             print(f"torch {torch.__version__}, torchrec {torchrec.__version__}, {platform.machine()}; medians, slowest rank")
+            if not kept:
+                print("no glibc: freed memory may go back to the kernel, and its page faults are in the times")
             found = report(found)
     if args.json and setting.rank == 0:
         with open(args.json, "w") as file:

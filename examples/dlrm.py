@@ -32,9 +32,12 @@ def run(options: argparse.Namespace, ranks: Ranks) -> None:
     config = qc.load_config(options.config) if options.config else qc.QCommConfig()
     data = load_data(options)
     settings = settings_of(options, config.batch_size)
+    if min(len(data.train), len(data.test)) < ranks.world_size:
+        few = f"{len(data.train)} to train on, {len(data.test)} held out"
+        raise bad(data.name, "too few samples", got=few, allowed=f"at least one of each for each of {ranks.world_size} ranks")
     ranks.say(
         f"{data.name}: {len(data.train):,} samples to train on, {len(data.test):,} held out, base rate {data.base_rate:.4f}; "
-        f"{ranks.world_size} ranks on {ranks.device.type}, {settings.batch_size} samples a rank and step"
+        f"{ranks.world_size} rank(s) on {ranks.device.type}, {settings.batch_size} samples a rank and step"
     )
 
     model = build_model(data, dim=settings.dim, seed=settings.seed)

@@ -30,8 +30,8 @@ def _line(verdict: Verdict) -> tuple[str, ...]:
     seconds = f"{mean(o.seconds for o in outcomes):.1f}"
     if arm.gate is None:
         return (*start, "", "", entropy, "", "", "", seconds)
-    result = "within" if verdict.within_gate else "fails"
-    wanted = "must fail" if arm.must_fail else "must hold"
+    result = "holds" if verdict.within_gate else "fails"
+    wanted = {True: ", must hold", False: ", must fail", None: ""}[arm.expected]
     return (
         *start,
         f"{mean(verdict.auc_differences):+.5f}",
@@ -39,7 +39,7 @@ def _line(verdict: Verdict) -> tuple[str, ...]:
         entropy,
         f"{mean(verdict.entropy_differences):+.5f}",
         str(arm.gate),
-        f"{result}, {wanted}" + ("" if verdict.as_expected else ": **WRONG**"),
+        f"{result}{wanted}" + ("" if verdict.as_expected else ": **WRONG**"),
         seconds,
     )
 
@@ -50,15 +50,15 @@ def document(verdicts: Sequence[Verdict], seeds: Sequence[int], seconds: float, 
     used = ", ".join(f"{name} {version}" for name, version in versions().items())
     return f"""# Does training survive the codecs?
 
-Written by `{COMMAND}`; do not edit. Measured with {used}; {platform.machine()}, {os.cpu_count()} CPU cores, \
-{seconds / 60:.0f} minutes in all.
+Written by `{COMMAND}`; do not edit. Measured with {used};
+{platform.machine()}, {os.cpu_count()} CPU cores, {seconds / 60:.0f} minutes in all.
 
 {setting}
 
-Each arm is trained with the seeds {", ".join(map(str, seeds))}; a seed gives the initial weights and the order of the samples. \
-AUC and normalized entropy (NE) are means over the seeds, differences are to the FP32 wire with the same seed; "by seed" is the \
-difference in AUC in units of 0.00001, "s" the wall time of a training on this machine. A gate is on the mean of the paired \
-differences. The controls are broken codecs (`tests/convergence/faults.py`): a check that did not notice them would say nothing \
+Each arm is trained with the seeds {", ".join(map(str, seeds))}; a seed gives the initial weights and the order of the samples.
+AUC and normalized entropy (NE) are means over the seeds, differences are to the FP32 wire with the same seed; "by seed" is the
+difference in AUC in units of 0.00001, "s" the wall time of a training on this machine. A gate is on the mean of the paired
+differences. The controls are broken codecs (`tests/convergence/faults.py`): a check that did not notice them would say nothing
 about the others.
 
 ## Row-wise Adagrad, Adam
@@ -73,6 +73,10 @@ Adagrad swallows any constant factor on gradients. Plain SGD does not, so a grad
 
 ## What this cannot see
 
-Truncation at 8 bits, one scale per tensor at 8 bits and small gradient factors make no difference to the AUC on these data. The \
-codecs' and the exchange's own tests check them exactly.
+Truncation and one scale per tensor at 8 bits, and small factors on gradients, are too small for this check. The tests of the
+codecs and of the exchange look at them exactly.
+
+FP8 without a row scale hurts only where values are small. TorchRec divides gradients by the number of ranks after the exchange,
+so on two ranks what is sent is twice the gradient of the global mean, and the plain cast to E5M2 can pass; the control
+therefore casts the gradient of the global mean, and both are in the table.
 """

@@ -1,7 +1,7 @@
 """Broken codecs: the usual bugs, which the gates of the convergence check must notice.
 
-Each wraps ``none``: it spoils the values and then moves them as they are. What the receiver sees is what a codec with that bug would
-give; the bytes on the wire are not, and are not looked at here.
+Each wraps ``none``: it spoils the values and then moves them as they are. The receiver sees what a codec with that bug would
+give; the bytes on the wire are other ones, and are not looked at here.
 """
 
 from __future__ import annotations
@@ -37,6 +37,15 @@ def int4_with_one_scale(values: torch.Tensor) -> torch.Tensor:
 def e5m2_without_scale(values: torch.Tensor) -> torch.Tensor:
     """A plain cast: gradients of a mean loss are below what E5M2 can hold (2^-17 rounds to 0) without a scale for the row."""
     return values.to(torch.float8_e5m2).to(values.dtype)
+
+
+def e5m2_without_scale_of_global_mean(values: torch.Tensor) -> torch.Tensor:
+    """The same for gradients of the mean loss of all ranks' samples.
+
+    TorchRec divides gradients by the number of ranks after the exchange, so what it sends are gradients of each rank's own
+    mean: on the two ranks of this check twice as large, just large enough for training not to suffer from the plain cast.
+    """
+    return e5m2_without_scale(values / 2) * 2
 
 
 def dropped(values: torch.Tensor) -> torch.Tensor:

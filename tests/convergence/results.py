@@ -58,7 +58,7 @@ class Verdict:
     @property
     def as_expected(self) -> bool:
         """A codec is within its gate, a control is not."""
-        return self.within_gate != self.arm.must_fail
+        return self.arm.expected in (None, self.within_gate)
 
     def _pairs(self) -> list[tuple[Outcome, Outcome]]:
         by_seed = {outcome.seed: outcome for outcome in self.baseline}

@@ -90,8 +90,8 @@ def _train(arm: Arm, seed: int, data: ClickData, ranks: Ranks, plan: ShardingPla
 def _setting(data: ClickData, ranks: Ranks) -> str:
     return (
         f"{len(data.labels):,} flights of 2013, base rate {data.base_rate:.4f}, {len(data.train):,} to train on and "
-        f"{len(data.test):,} held out (one fixed random split), {len(data.tables)} tables, {len(data.dense_names)} dense inputs; "
-        f"TorchRec's DLRM with D = 32, bottom {len(data.dense_names)}-64-32, top 128-64-1; batch {GLOBAL_BATCH} over "
+        f"{len(data.test):,} held out\n(one fixed random split), {len(data.tables)} tables, {len(data.dense_names)} dense "
+        f"inputs; TorchRec's DLRM with D = 32, bottom {len(data.dense_names)}-64-32, top 128-64-1;\nbatch {GLOBAL_BATCH} over "
         f"{ranks.world_size} ranks, one epoch."
     )
 

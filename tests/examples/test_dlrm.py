@@ -99,7 +99,7 @@ def test_one_rank_alone_is_shouted(launch: Launch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--config", "{folder}/policy.yaml"), "Did you mean 'int4'"),
+        (("--config", "{folder}/policy.yaml"), "policy.yaml: precision.default.forward"),
         (("--criteo", "{folder}/train.txt"), "train.txt:1: wrong number of tab-separated fields; got 2"),
     ],
 )

@@ -42,8 +42,8 @@ class _Fp8(RowCodec):
         scale = self._scale(amax)
         # torch's cast makes NaN or Inf of what exceeds the largest code: only rows whose scale is clamped have it.
         limit = torch.finfo(self.wire).max
-        x.mul_(scale.reciprocal()).clamp_(-limit, limit)
-        rows[..., :dim].view(self.wire).copy_(x)
+        scaled = torch.mul(x, scale.reciprocal(), out=scratch.take("scaled", tuple(x.shape))).clamp_(-limit, limit)
+        rows[..., :dim].view(self.wire).copy_(scaled)
         # The exponent field of the scale is e + 127, and 255 in a NaN; the sign of a zero row's maximum makes it 0.
         rows[..., dim:].copy_(scale.mul_(amax.sign_()).view(torch.int32).bitwise_right_shift_(23))
 

@@ -8,7 +8,18 @@ from typing import ClassVar
 import torch
 
 from torchrec_qcomm.codecs.base import check_dim
-from torchrec_qcomm.codecs.rows import RowCodec, Scratch, bound_inputs, extremes, finish_bound, half_range, load, spoil, store
+from torchrec_qcomm.codecs.rows import (
+    RowCodec,
+    Scratch,
+    bound_inputs,
+    extremes,
+    finish_bound,
+    finite_amax,
+    half_range,
+    load,
+    spoil,
+    store,
+)
 from torchrec_qcomm.errors import CodecError, describe
 
 
@@ -36,10 +47,17 @@ class _Half(RowCodec):
         return 2 * dim
 
     def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch) -> None:
+        limit = torch.finfo(self.wire).max
+        amax = finite_amax(x)
+        scaled = scratch.take("scaled", tuple(x.shape))
+        if amax is not None and amax * self.loss_scale <= limit:
+            plain = x if self.loss_scale == 1.0 else torch.mul(x, self.loss_scale, out=scaled)
+            store(rows, plain, self.wire, scratch, "codes")
+            return
         witness = half_range(*extremes(x, scratch))
         factor = spoil(torch.full_like(witness, self.loss_scale), witness)
-        limit = torch.finfo(self.wire).max
-        store(rows, x.mul_(factor).clamp_(-limit, limit), self.wire, scratch, "codes")  # clamp keeps NaN
+        torch.mul(x, factor, out=scaled).clamp_(-limit, limit)  # keeps NaN
+        store(rows, scaled, self.wire, scratch, "codes")
 
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
         x.copy_(load(rows, self.wire, scratch, "codes"))

@@ -46,9 +46,10 @@ class Int4(RowCodec):
         scale, minimum = _header(*extremes(x, scratch))
         store(rows[..., half:], torch.cat([scale, minimum], dim=-1), torch.bfloat16, scratch, "header")
 
-        x.sub_(minimum).mul_(scale.reciprocal()).clamp_(0.0, 15.0).add_(_ROUND)
+        levels = torch.sub(x, minimum, out=scratch.take("levels", tuple(x.shape)))
+        levels.mul_(scale.reciprocal()).clamp_(0.0, 15.0).add_(_ROUND)
         codes = scratch.take("codes", (*x.shape[:-1], 2 * half), torch.uint8)
-        codes[..., :dim].copy_(x.view(torch.int32))  # keeps the lowest byte, which is 0 in a NaN too
+        codes[..., :dim].copy_(levels.view(torch.int32))  # keeps the lowest byte, which is 0 in a NaN too
         codes[..., dim:].zero_()
         pairs = codes.view(torch.int16)  # even code | odd code << 8
         packed = scratch.take("packed", tuple(pairs.shape), torch.int16)
