@@ -22,7 +22,7 @@ class Gate:
     """Limits on the mean of the paired differences to the FP32 wire.
 
     Attributes:
-        auc: may fall by so much at most.
+        auc: may fall by so much at most; 0: both must be equal.
         normalized_entropy: may rise by so much at most; None: not looked at.
     """
 
@@ -31,9 +31,13 @@ class Gate:
 
     def holds(self, auc: float, normalized_entropy: float) -> bool:
         """Whether differences to the FP32 wire are within the limits."""
+        if self.auc == 0:
+            return auc == normalized_entropy == 0
         return auc >= -self.auc and (self.normalized_entropy is None or normalized_entropy <= self.normalized_entropy)
 
     def __str__(self) -> str:
+        if self.auc == 0:
+            return "equal"
         text = f"AUC >= -{self.auc:.4f}"
         return text if self.normalized_entropy is None else f"{text}, NE <= +{self.normalized_entropy:.4f}"
 

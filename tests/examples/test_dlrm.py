@@ -76,24 +76,21 @@ sharding:
     assert "t_cat_3" not in report["arms"]["policy"]["traffic"]["tables"]
 
 
-def test_initial_weights_do_not_depend_on_the_sharding(launch: Launch, tmp_path: Path) -> None:
-    """One rank, two ranks, table-wise or column-wise: the same first loss, since the global batch is the same too."""
-    text = "sharding: [{{tables: '*', sharding_types: [{kind}], min_partition: 16}}]"
-    losses = []
+def test_initial_weights_do_not_depend_on_the_sharding_and_one_rank_alone_is_shouted(launch: Launch, tmp_path: Path) -> None:
+    """One rank table-wise, two ranks column-wise: the same first loss, since the global batch is the same too."""
+    text = (
+        "precision: {{default: {{backward: int4}}}}\nsharding: [{{tables: '*', sharding_types: [{kind}], min_partition: 16}}]"
+    )
+    losses, shouts = [], []
     for ranks, kind in ((None, "table_wise"), (2, "column_wise")):
         out = tmp_path / f"{kind}.json"
         arguments = (*SYNTHETIC[:4], "--batch-size", 60 if ranks else 120, "--limit-batches", 1, "--json", out)
         done = launch(DLRM, "--config", config(tmp_path, text.format(kind=kind)), *arguments, ranks=ranks)
         assert done.returncode == 0, done.stderr
         losses.append(json.loads(out.read_text())["arms"]["policy"]["losses"][0])
+        shouts.append("t_cat_25: there is one rank only" in done.stderr)
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-
-
-def test_one_rank_alone_is_shouted(launch: Launch, tmp_path: Path) -> None:
-    policy = config(tmp_path, "precision: {default: {forward: int4}}")
-    done = launch(DLRM, "--config", policy, *SYNTHETIC, ranks=None)
-    assert done.returncode == 0, done.stderr
-    assert "t_cat_25: there is one rank only" in done.stderr
+    assert shouts == [True, False]
 
 
 @pytest.mark.parametrize(
