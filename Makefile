@@ -33,7 +33,7 @@ format: $(READY)         ## let ruff rewrite what it can
 	$(BIN)/ruff format .
 
 convergence: $(READY)    ## does the quantized run converge like the FP32 one? Writes docs/convergence.md
-	$(RUN2) examples/convergence.py
+	$(RUN2) tests/convergence/run.py --write docs/convergence.md
 
 bench: $(READY)          ## time the exchange without a rate limit, and (as root) on two emulated hosts with 1 Gbit links
 	$(RUN2) examples/bench_exchange.py

@@ -22,6 +22,7 @@ import ctypes
 import json
 import platform
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -44,6 +45,7 @@ from torchrec_qcomm.wire import Column, Side
 
 CPU = torch.device("cpu")
 WARM_UP = 4
+_SWEEP = torch.zeros(1 << 25)  # larger than the caches
 TORCHREC = {"torchrec fp32": CommType.FP32, "torchrec fp16": CommType.FP16, "torchrec int8": CommType.INT8}
 OURS = {
     "none": Policy(),
@@ -94,21 +96,25 @@ class Setting:
         return QCommPooledEmbeddingDist(self.group, columns, torch.float32, sites, meters)
 
 
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of ``work`` at this rank, all ranks starting together with nothing of it in their caches."""
+    _SWEEP.add_(1)
+    dist.barrier()
+    start = perf_counter()
+    result = work()
+    return perf_counter() - start, result
+
+
 def exchange(setting: Setting, output_dist: torch.nn.Module) -> float:
     """Seconds of one exchange, forward and backward, at this rank."""
     setting.lookup.grad = None
-    dist.barrier()
-    start = perf_counter()
-    values = output_dist(setting.lookup, setting.context).wait()
-    forward = perf_counter() - start
-    dist.barrier()
-    start = perf_counter()
-    values.backward(setting.gradient)
-    return forward + perf_counter() - start
+    forward, values = timed(lambda: output_dist(setting.lookup, setting.context).wait())
+    backward, _ = timed(lambda: values.backward(setting.gradient))
+    return forward + backward
 
 
-def parts(setting: Setting, output_dist: QCommPooledEmbeddingDist) -> dict[str, Callable[[], Any]]:
-    """The pieces of an exchange, forward and backward together, each ready to be timed alone."""
+def parts(setting: Setting, output_dist: QCommPooledEmbeddingDist) -> dict[str, list[Callable[[], Any]]]:
+    """The pieces of an exchange, forward and backward, each ready to be timed alone."""
     plan = output_dist.plan(tuple(setting.sizes))
     legs: list[tuple[torch.Tensor, Side, Side]] = [
         (setting.lookup.detach(), plan.lookup_out, plan.values_in),
@@ -117,25 +123,15 @@ def parts(setting: Setting, output_dist: QCommPooledEmbeddingDist) -> dict[str, 
     sent = [pack(values, out) for values, out, _ in legs]
     received = [torch.zeros(into.nbytes, dtype=torch.uint8) for _, _, into in legs]
 
-    def move() -> None:
-        for data, (_, out, into) in zip(sent, legs, strict=True):
-            receive = torch.empty(into.nbytes, dtype=torch.uint8)
-            dist.all_to_all_single(receive, data, list(into.splits), list(out.splits))
+    def move(data: torch.Tensor, out: Side, into: Side) -> None:
+        receive = torch.empty(into.nbytes, dtype=torch.uint8)
+        dist.all_to_all_single(receive, data, list(into.splits), list(out.splits))
 
-    move()
     return {
-        "encode": lambda: [pack(values, out) for values, out, _ in legs],
-        "all_to_all": move,
-        "decode": lambda: [unpack(data, into) for data, (_, _, into) in zip(received, legs, strict=True)],
+        "encode": [partial(pack, values, out) for values, out, _ in legs],
+        "all_to_all": [partial(move, data, out, into) for data, (_, out, into) in zip(sent, legs, strict=True)],
+        "decode": [partial(unpack, data, into) for data, (_, _, into) in zip(received, legs, strict=True)],
     }
-
-
-def alone(work: Callable[[], Any]) -> float:
-    """Seconds of ``work`` at this rank, all ranks starting together."""
-    dist.barrier()
-    start = perf_counter()
-    work()
-    return perf_counter() - start
 
 
 def measure(setting: Setting, arms: list[str], rounds: int) -> dict[str, Any]:
@@ -146,7 +142,7 @@ def measure(setting: Setting, arms: list[str], rounds: int) -> dict[str, Any]:
     times = []
     for _ in range(rounds + WARM_UP):
         mine = [exchange(setting, dists[a]) for a in arms]
-        mine += [alone(work) for a in pieces for work in pieces[a].values()]
+        mine += [sum(timed(work)[0] for work in works) for a in pieces for works in pieces[a].values()]
         slowest = torch.tensor(mine, dtype=torch.float64)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
         times.append(slowest.tolist())

@@ -28,13 +28,13 @@ def _serve(connection: Connection, stacks: str) -> None:
     torch.set_num_threads(1)
     with open(stacks, "w") as file:
         while True:
-            function, rank, world, rendezvous, env, args, seconds = connection.recv()
+            function, rank, world, backend, rendezvous, env, args, seconds = connection.recv()
             os.environ.update(env, RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
             file.truncate(0)
             # Where a rank hangs is written down before the parent gives up on it.
             faulthandler.dump_traceback_later(max(seconds - 5, 1), file=file)
             try:
-                dist.init_process_group("gloo", f"file://{rendezvous}", rank=rank, world_size=world, timeout=_GROUP_TIMEOUT)
+                dist.init_process_group(backend, f"file://{rendezvous}", rank=rank, world_size=world, timeout=_GROUP_TIMEOUT)
                 try:
                     answer = (True, function(rank, world, *args))
                 finally:
@@ -61,6 +61,7 @@ class RankPool:
         *args: Any,
         seconds: float = 120,
         env: dict[str, str] | None = None,
+        backend: str = "gloo",
     ) -> list[Any]:
         """Return what the function returned on each rank.
 
@@ -70,6 +71,7 @@ class RankPool:
             *args: picklable.
             seconds: after that the processes are killed and the task fails.
             env: set in every rank; ``LOCAL_WORLD_SIZE`` is the world by default.
+            backend: of the process group.
         """
         self._tasks += 1
         while len(self._workers) < world:
@@ -78,7 +80,7 @@ class RankPool:
         env = {"LOCAL_WORLD_SIZE": str(world), **(env or {})}
         workers = self._workers[:world]
         for rank, (_, connection, _) in enumerate(workers):
-            connection.send((function, rank, world, rendezvous, env, args, seconds))
+            connection.send((function, rank, world, backend, rendezvous, env, args, seconds))
         answers = self._collect(workers, monotonic() + seconds)
         if all(answer is not None and answer[0] for answer in answers):
             return [answer[1] for answer in answers if answer is not None]
@@ -117,7 +119,7 @@ class RankPool:
                 i = pending.pop(connection)  # type: ignore[arg-type]
                 try:
                     answers[i] = connection.recv()  # type: ignore[union-attr]
-                except EOFError:
+                except (EOFError, ConnectionError):
                     # The process died. The others may wait for it for ever, so they get a moment only.
                     deadline = min(deadline, monotonic() + 10)
             if any(answer is not None and not answer[0] for answer in answers):

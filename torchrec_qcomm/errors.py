@@ -66,7 +66,7 @@ def describe(
         ``where: wrong; got 'x'; allowed: a, b. Did you mean 'a'? todo``.
 
     >>> describe("rules.0.forward", "unknown codec", got="int5", allowed=["int8", "int4"])
-    "rules.0.forward: unknown codec; got 'int5'; allowed: int4, int8. Did you mean 'int4'?"
+    "rules.0.forward: unknown codec; got 'int5'; allowed: int4, int8. Did you mean 'int8'?"
     """
     names = [] if isinstance(allowed, str) else sorted(str(name) for name in allowed)
     listing = allowed if isinstance(allowed, str) else ", ".join(names)
