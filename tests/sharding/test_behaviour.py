@@ -241,6 +241,26 @@ def test_codecs_by_link(ranks: RankPool) -> None:
             assert wire_bytes == (4 * values if destination // 2 == rank // 2 else rows * (dim // 2 + 4))
 
 
+def own_share(rank: int, world: int) -> list[dict[str, bool]]:
+    """A rule that names `self`, with and without knowing how many ranks a host has."""
+    answers = []
+    for hosts in (None, world):
+        policy = Policy("int8", "int8", rules=(Rule(link="self", forward="none"),))
+        sites = SiteCodecs(policy.resolve([Table("a", 10, 4), Table("b", 10, 4)]), hosts, codecs.get)
+        output_dist = QCommPooledEmbeddingDist(
+            dist.group.WORLD, [[Column("a", 4)], [Column("b", 4)]], torch.float32, sites, Meters()
+        )
+        lookups = [torch.randn(6, 4, generator=torch.Generator().manual_seed(i)) for i in range(world)]
+        out = output_dist(lookups[rank]).wait()
+        mine = slice(3 * rank, 3 * rank + 3)
+        answers.append({name: torch.equal(out[:, 4 * i : 4 * i + 4], lookups[i][mine]) for i, name in enumerate("ab")})
+    return answers
+
+
+def test_a_rank_keeps_its_own_share_exact_if_a_rule_says_so(ranks: RankPool) -> None:
+    assert ranks.run(2, own_share) == [[{"a": True, "b": False}] * 2, [{"a": False, "b": True}] * 2]
+
+
 def wrong_calls(rank: int, world: int) -> list[str]:
     sites = SiteCodecs(INT8.resolve([Table("a", 10, 4)]), world, codecs.get)
     output_dist = QCommPooledEmbeddingDist(dist.group.WORLD, [[Column("a", 4)], []], torch.float32, sites, Meters())

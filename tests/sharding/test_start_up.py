@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import SparseType
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ShardingType
 
@@ -22,9 +25,8 @@ INT8 = Policy("int8", "int8")
 
 
 def sharder(policy: Policy | None = None, **kwargs: Any) -> QCommEmbeddingBagCollectionSharder:
-    return QCommEmbeddingBagCollectionSharder(
-        policy, fused_params=SGD, agreement_timeout=timedelta(seconds=kwargs.pop("seconds", 20)), **kwargs
-    )
+    timeout = timedelta(seconds=kwargs.pop("seconds", 20))
+    return QCommEmbeddingBagCollectionSharder(policy, **{"fused_params": SGD, "agreement_timeout": timeout, **kwargs})
 
 
 def raised(work: Callable[[], object]) -> str:
@@ -39,18 +41,26 @@ def disagree(rank: int, world: int, how: str) -> str:
     """The last rank is different; what does every rank say?"""
     odd = rank == world - 1
     policy = Policy(rules=(Rule(tables="t2", backward="int8" if odd and how == "policy" else "int4"),))
-    plan = placed(TABLES, "table_wise", world, holders=1 if odd and how == "plan" else 2)
+    plan = placed(TABLES, "column_wise" if how == "columns" else "table_wise", world, holders=1 if odd and how == "plan" else 2)
+    tables, fused = TABLES, SGD
+    if how == "links":
+        policy = Policy(rules=(Rule(link="inter_host", forward="int4"),))
+    if odd and how == "columns":  # the same ranks hold other halves
+        left, right = plan["t0"].sharding_spec.shards
+        left.shard_sizes, right.shard_sizes, right.shard_offsets = [40, 48], [40, 16], [0, 48]
+    if odd and how == "tables":
+        tables = (replace(TABLES[0], rows=41), *TABLES[1:])
+        plan = placed(tables, "table_wise", world, holders=2)
+    if odd and how == "output":
+        fused = {**SGD, "output_dtype": SparseType.FP16}
     if how == "version":
         embedding_bag.__version__ = f"9.9.{int(odd)}"
     if how == "sharder" and odd:
         # TorchRec's own constructor says nothing to the other ranks.
         return str(type(shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(), plan)).__name__)
-    hosts = 1 if odd and how == "hosts" else world
-    return raised(
-        lambda: shard(
-            sharder(policy, devices_per_host=hosts, seconds=3 if how == "sharder" else 20), collection(), plan, fqn="sparse.ebc"
-        )
-    )
+    hosts = 1 if odd and how in ("hosts", "links") else world
+    odd_one = sharder(policy, devices_per_host=hosts, seconds=3 if how == "sharder" else 20, fused_params=fused)
+    return raised(lambda: shard(odd_one, collection(tables), plan, fqn="sparse.ebc"))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +69,10 @@ def disagree(rank: int, world: int, how: str) -> str:
         ("policy", ["policy.t2.backward", '"int4"', '"int8"', "global rank 2"]),
         ("plan", ["plan.t1.ranks", "[1]", "[0]"]),
         ("version", ["torchrec_qcomm version", "9.9.0", "9.9.1"]),
-        ("hosts", ["devices_per_host", "3", "1"]),
+        ("columns", ["plan.t0.columns", "[16, 48]", "[48, 16]"]),
+        ("tables", ["tables.t0.rows", "40", "41"]),
+        ("output", ["output_dtype", "fp16"]),
+        ("links", ["devices_per_host", "3", "1"]),
     ],
 )
 def test_ranks_that_disagree_all_say_where(ranks: RankPool, how: str, said: list[str]) -> None:
@@ -69,6 +82,10 @@ def test_ranks_that_disagree_all_say_where(ranks: RankPool, how: str, said: list
     for answer in answers:
         assert answer.startswith("DisagreementError: module 'sparse.ebc': ranks disagree on "), answer
         assert all(text in answer for text in said), answer
+
+
+def test_hosts_of_unequal_size_do_not_matter_where_links_do_not(ranks: RankPool) -> None:
+    assert ranks.run(3, disagree, "hosts") == ["nothing raised"] * 3
 
 
 def test_a_rank_with_another_sharder_is_named(ranks: RankPool) -> None:
@@ -105,10 +122,6 @@ def test_groups_agree_apart_and_speak_of_global_ranks(ranks: RankPool) -> None:
 
 
 def refusals(rank: int, world: int) -> dict[str, str]:
-    import os
-
-    from fbgemm_gpu.split_embedding_configs import SparseType
-
     tables = placed(TABLES, "table_wise", world)
     forced = placed(TABLES, "table_wise", world)
     forced["t1"].sharding_type = "row_wise"
@@ -148,6 +161,13 @@ def test_settings_that_cannot_work_are_refused(ranks: RankPool) -> None:
 def test_torchrecs_own_codecs_are_not_stacked() -> None:
     with pytest.raises(ShardingError, match="twice"):
         QCommEmbeddingBagCollectionSharder(INT8, qcomm_codecs_registry={"POOLED_EMBEDDINGS_ALL_TO_ALL": object()})
+
+
+@pytest.mark.parametrize("text", ["", "two", "0", "-1"])
+def test_a_local_world_size_that_is_no_number(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", text)
+    with pytest.raises(ShardingError, match="LOCAL_WORLD_SIZE"):
+        QCommEmbeddingBagCollectionSharder(INT8)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

@@ -97,7 +97,7 @@ class QCommEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
         agreement_timeout: how long ranks wait for each other at construction.
 
     Raises:
-        ShardingError: a ``qcomm_codecs_registry`` is given.
+        ShardingError: a ``qcomm_codecs_registry`` is given, or ``LOCAL_WORLD_SIZE`` is not a number.
     """
 
     def __init__(
@@ -186,7 +186,13 @@ def _refuse_unsupported(params: dict[str, ParameterSharding], tables: list[str])
 
 def _local_world_size() -> int | None:
     text = os.environ.get("LOCAL_WORLD_SIZE")
-    return int(text) if text else None
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise ShardingError(
+            describe("LOCAL_WORLD_SIZE in the environment", "not a number of ranks", got=text, allowed="1 or more")
+        )
+    return int(text)
 
 
 def _record(

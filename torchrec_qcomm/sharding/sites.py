@@ -18,7 +18,7 @@ class SiteCodecs:
 
     Args:
         policy: resolved for at least the tables that are asked for.
-        devices_per_host: ranks on each host, or ``None`` where that is not known.
+        devices_per_host: ranks on each host, or ``None`` where that is not known. Only kept if the policy depends on it.
         codec_factory: makes the codec of a spec; asked once a spec.
 
     Raises:
@@ -27,10 +27,12 @@ class SiteCodecs:
 
     def __init__(self, policy: ResolvedPolicy, devices_per_host: int | None, codec_factory: CodecFactory) -> None:
         self.policy = policy
-        self.devices_per_host = devices_per_host
+        table = _table_with_links(policy)
+        # A policy that does not tell hosts apart works on hosts of unequal size, and must not ask how large they are.
+        self.devices_per_host = devices_per_host if table else None
         self._factory = codec_factory
         self._codecs: dict[CodecSpec, Codec] = {}
-        if devices_per_host is None and (table := _table_with_links(policy)):
+        if devices_per_host is None and table:
             raise ShardingError(
                 describe(
                     f"table {table!r}",
@@ -48,8 +50,8 @@ class SiteCodecs:
         return self._codecs[spec]
 
     def link(self, source: int, destination: int) -> Link:
-        """The link between two *global* ranks."""
-        if self.devices_per_host is None:  # then no table's codec tells intra_host from inter_host
+        """The link between two *global* ranks; without need of a topology, any other rank is on another host."""
+        if self.devices_per_host is None:
             return Link.SELF if source == destination else Link.INTER_HOST
         return link_between(source, destination, self.devices_per_host)
 
