@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import json
 import platform
 from collections.abc import Callable
@@ -190,19 +191,8 @@ def exchange_only(setting: Setting, arm: str, steps: int) -> dict[str, Any]:
     return {"arm": arm, "steps": steps, "wire_bytes": traffic.matrix(setting.world)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=int, default=26)
-    parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=2048, help="samples a rank")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--arms", nargs="+", default=[*TORCHREC, *OURS], choices=[*TORCHREC, *OURS])
-    parser.add_argument("--exchange-only", type=int, metavar="N", help="only run N exchanges of the one arm given, and count")
-    parser.add_argument("--json", metavar="FILE")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    kept = keep_memory()
-    dist.init_process_group("gloo")
+def run(args: argparse.Namespace, kept: bool) -> None:
+    """Measure or count, print, and write the JSON."""
     setting = Setting(args.tables, args.dim, args.batch)
     if args.exchange_only is not None:
         found = exchange_only(setting, args.arms[0], args.exchange_only)
@@ -221,6 +211,23 @@ def main() -> None:
     if args.json and setting.rank == 0:
         with open(args.json, "w") as file:
             json.dump({"setting": vars(args), "result": found}, file, indent=2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, default=26)
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=2048, help="samples a rank")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--arms", nargs="+", default=[*TORCHREC, *OURS], choices=[*TORCHREC, *OURS])
+    parser.add_argument("--exchange-only", type=int, metavar="N", help="only run N exchanges of the one arm given, and count")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    kept = keep_memory()
+    dist.init_process_group("gloo")
+    run(args, kept)
+    gc.collect()  # modules that are still about would keep the group alive, and gloo may abort a process whose group does
     dist.destroy_process_group()
 
 

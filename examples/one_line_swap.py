@@ -10,6 +10,8 @@ To quantize its embedding exchange, import the plugin and change the line that i
 
 from __future__ import annotations
 
+import gc
+
 import torch
 import torch.distributed as dist
 from torch.distributed.optim import _apply_optimizer_in_backward as apply_optimizer_in_backward
@@ -42,12 +44,9 @@ def clicks(seed: int) -> Batch:
     )
 
 
-def main() -> None:
-    """Shard, train, and print the loss at the start and at the end."""
-    cuda = torch.cuda.is_available()
-    dist.init_process_group("nccl" if cuda else "gloo")
+def train(device: torch.device) -> list[float]:
+    """Shard and train; the losses of all steps."""
     rank = dist.get_rank()
-    device = torch.device("cuda", rank) if cuda else torch.device("cpu")
     torch.manual_seed(0)
 
     tables = [
@@ -69,9 +68,17 @@ def main() -> None:
     )
     pipeline = TrainPipelineSparseDist(model, dense, device)
     batches = (clicks(seed=1_000 * rank + step) for step in range(STEPS))
-    losses = [pipeline.progress(batches)[0].item() for _ in range(STEPS)]
-    if rank == 0:
+    return [pipeline.progress(batches)[0].item() for _ in range(STEPS)]
+
+
+def main() -> None:
+    """Join the process group, train, and print the loss at the start and at the end."""
+    cuda = torch.cuda.is_available()
+    dist.init_process_group("nccl" if cuda else "gloo")
+    losses = train(torch.device("cuda", dist.get_rank()) if cuda else torch.device("cpu"))
+    if dist.get_rank() == 0:
         print(f"loss {losses[0]:.6f} at the start, {sum(losses[-10:]) / 10:.6f} at the end")
+    gc.collect()  # modules that are still about would keep the group alive, and gloo may abort a process whose group does
     dist.destroy_process_group()
 
 

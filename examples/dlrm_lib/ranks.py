@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -62,6 +63,8 @@ def start_ranks() -> Iterator[Ranks]:
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), device, dist.group.WORLD)
     finally:
+        # Modules that are still about would keep the group alive, and gloo may abort a process whose group outlives Python.
+        gc.collect()
         dist.destroy_process_group()
 
 

@@ -112,7 +112,7 @@ class Traffic:
         for flow, cell in self.flows(include_self=include_self):
             key = (flow.table, flow.direction)
             sums[key] = sums.get(key, Cell()) + cell
-        return sums
+        return dict(sorted(sums.items()))
 
     def matrix(self, world_size: int, **which: Any) -> list[list[int]]:
         """Wire bytes as ``[source][destination]``. The diagonal is filled only with ``include_self=True``."""
