@@ -10,8 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
 from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 
 import torchrec_qcomm as qc
 
@@ -177,3 +179,24 @@ def test_planner_refuses_rules_that_match_no_table(model):
     unmatched = config(topology=topology(), precision={"rules": [{"tables": "t_c", "forward": "int8"}]})
     with pytest.raises(qc.PolicyError, match=r"my\.yaml: precision\.rules\.0\.tables: matches no table; got 't_c'"):
         qc.get_planner(unmatched, model)
+
+
+def test_rules_for_tables_that_torchrec_exchanges_are_warned_of(model, caplog):
+    """Also of a collection inside a module that TorchRec's own sharder takes as a whole."""
+    ids = EmbeddingConfig(name="t_ids", num_embeddings=10, embedding_dim=8, feature_names=["ids"])
+    position = EmbeddingBagConfig(name="t_pos", num_embeddings=10, embedding_dim=8, feature_names=["pos"])
+    bags = EmbeddingBagCollection(tables=[position], is_weighted=True, device=torch.device("meta"))
+    both = nn.ModuleDict(
+        {
+            "bags": model,
+            "ids": EmbeddingCollection(tables=[ids], device=torch.device("meta")),
+            "processed": FeatureProcessedEmbeddingBagCollection(bags, PositionWeightedModuleCollection({"pos": 5})),
+        }
+    )
+    with caplog.at_level(logging.WARNING, logger="torchrec_qcomm"):
+        qc.get_planner(config(precision={"default": {"forward": "int8", "backward": "none"}}, topology=topology()), both)
+        assert caplog.text.count("unquantized: t_ids, t_pos") == 1
+        caplog.clear()
+        quiet = {"rules": [{"tables": "t_[ab]", "forward": "int8"}], "default": {"forward": "none", "backward": "none"}}
+        qc.get_planner(config(precision=quiet, topology=topology()), both)
+        assert not caplog.records

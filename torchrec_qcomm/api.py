@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from datetime import timedelta
 from typing import Any, cast
 
 import torch
@@ -19,7 +20,7 @@ from torchrec.distributed.utils import get_device_type
 from torchrec_qcomm.config import QCommConfig, TopologyConfig, load_config
 from torchrec_qcomm.errors import ConfigError, PolicyError, describe
 from torchrec_qcomm.planner import Constraint, ModelTable, build_constraints, build_topology, model_tables
-from torchrec_qcomm.policy import Policy
+from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder
 
 logger = logging.getLogger(__name__)
@@ -27,11 +28,14 @@ logger = logging.getLogger(__name__)
 ConfigLike = QCommConfig | str | os.PathLike[str]
 
 
-def get_sharders(config: ConfigLike | Policy | None = None) -> list[ModuleSharder[nn.Module]]:
+def get_sharders(
+    config: ConfigLike | Policy | None = None, *, agreement_timeout: timedelta = timedelta(minutes=5)
+) -> list[ModuleSharder[nn.Module]]:
     """A drop-in for TorchRec's ``get_default_sharders()``: the same list, with a quantizing sharder where there is one.
 
     Args:
         config: a config, the path of one, or a policy. ``None``: every table moves as it is.
+        agreement_timeout: how long ranks wait for each other when a collection is sharded.
 
     Returns:
         TorchRec's sharders in TorchRec's order; the one of ``EmbeddingBagCollection`` is ours. Logs at INFO which is whose.
@@ -51,7 +55,10 @@ def get_sharders(config: ConfigLike | Policy | None = None) -> list[ModuleSharde
             )
             devices_per_host = config.topology.devices_per_host
     sharders = [
-        cast("ModuleSharder[nn.Module]", QCommEmbeddingBagCollectionSharder(policy, devices_per_host=devices_per_host))
+        cast(
+            "ModuleSharder[nn.Module]",
+            QCommEmbeddingBagCollectionSharder(policy, devices_per_host=devices_per_host, agreement_timeout=agreement_timeout),
+        )
         if type(sharder) is EmbeddingBagCollectionSharder
         else sharder
         for sharder in get_default_sharders()
@@ -80,6 +87,10 @@ def get_planner(
     config = _config(config)
     names = [entry.table.name for entry in _tables(model)]
     config.policy.check_matched(names, where=f"{config.source}: precision.")
+    native = _native_tables(model)
+    resolved = config.policy.resolve(native)
+    if idle := [table.name for table in native if resolved.quantizes(table.name)]:
+        logger.warning("the policy quantizes tables that TorchRec exchanges itself, unquantized: %s", ", ".join(idle))
     if config.batch_size is None:
         logger.info("%s gives no batch_size: the planner takes TorchRec's default", config.source)
     return EmbeddingShardingPlanner(
@@ -176,6 +187,17 @@ def _tables(model: nn.Module) -> tuple[ModelTable, ...]:
         allowed = "a model with an EmbeddingBagCollection or EmbeddingCollection"
         raise PolicyError(describe("model", "no embedding tables found", got=type(model).__name__, allowed=allowed, todo=todo))
     return tables
+
+
+def _native_tables(model: nn.Module) -> list[Table]:
+    """The tables in collections of the kinds that TorchRec's own sharders take."""
+    kinds = [s.module_type for s in get_default_sharders() if type(s) is not EmbeddingBagCollectionSharder]
+    paths = [path for path, module in model.named_modules() if type(module) in kinds]
+    return [
+        entry.table
+        for entry in model_tables(model)
+        if any(entry.module == path or entry.module.startswith(f"{path}.") for path in paths)
+    ]
 
 
 def _check_tables(config: QCommConfig, tables: tuple[ModelTable, ...]) -> None:

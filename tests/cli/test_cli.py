@@ -122,3 +122,12 @@ def test_help_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    """As in ``torchrec-qcomm check FILE | head -1``."""
+    command = [sys.executable, "-m", "torchrec_qcomm", "check", str(Path(__file__).parents[2] / "configs" / "dlrm_dcnv2_mixed.yaml")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=60) == 0

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch.distributed._shard.metadata import ShardMetadata
+from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec
 from torchrec.distributed.types import ParameterSharding
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
@@ -34,6 +35,8 @@ TABLES = (
     TableSpec("t3", 20, 32, ("f4",)),
 )
 """Four tables of unequal dims: one has two features, one is mean-pooled."""
+
+MIXED_TYPES = ("table_wise", "column_wise", "table_column_wise", "data_parallel")
 
 SGD = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": 1.0}
 """A fused optimizer whose update is the applied gradient itself."""
@@ -62,11 +65,18 @@ def collection(tables: Sequence[TableSpec] = TABLES, *, weighted: bool = False) 
 def placed(
     tables: Sequence[TableSpec], sharding_type: str, world: int, *, holders: int | None = None
 ) -> dict[str, ParameterSharding]:
-    """A plan: whole tables round robin, or two column shards each, over the first ``holders`` ranks (default: all)."""
+    """A plan: whole tables round robin, or two column shards each, over the first ``holders`` ranks (default: all).
+
+    ``mixed`` gives every table another type, the last one ``data_parallel``.
+    """
     holders = holders or world
     plan = {}
     for i, t in enumerate(tables):
-        if sharding_type == "table_wise":
+        kind = MIXED_TYPES[i] if sharding_type == "mixed" else sharding_type
+        if kind == "data_parallel":
+            plan[t.name] = ParameterSharding(sharding_type=kind, compute_kernel="dense", ranks=list(range(world)))
+            continue
+        if kind == "table_wise":
             widths, owners = [t.dim], [i % holders]
         else:
             narrow = t.dim // 16 * 4  # FBGEMM wants multiples of four
@@ -76,7 +86,7 @@ def placed(
             shards.append(ShardMetadata([0, column], [t.rows, width], f"rank:{owner}/cpu"))
             column += width
         plan[t.name] = ParameterSharding(
-            sharding_type=sharding_type,
+            sharding_type=kind,
             compute_kernel="fused",
             ranks=owners,
             sharding_spec=EnumerableShardingSpec(shards),
@@ -88,15 +98,19 @@ def load_full(sharded: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> 
     """Copy whole tables into the shards of a sharded collection."""
     for key, tensor in sharded.state_dict().items():
         full = weights[key.split(".")[-2]]
+        if not isinstance(tensor, ShardedTensor):  # data-parallel
+            tensor.copy_(full)
+            continue
         for shard in tensor.local_shards():
             shard.tensor.copy_(_cut(full, shard.metadata))
 
 
 def local_weights(sharded: torch.nn.Module) -> dict[tuple[str, int], torch.Tensor]:
-    """This rank's shards as ``{(table, first column): copy}``."""
+    """This rank's shards as ``{(table, first column): copy}``; data-parallel tables, which nothing updates here, left out."""
     return {
         (key.split(".")[-2], shard.metadata.shard_offsets[1]): shard.tensor.detach().clone()
         for key, tensor in sharded.state_dict().items()
+        if isinstance(tensor, ShardedTensor)
         for shard in tensor.local_shards()
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from fbgemm_gpu.split_embedding_configs import SparseType
 from torchrec.distributed import comm_ops
 from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.types import ShardingEnv
 
 from tests.ranks import RankPool
 from tests.sharding.models import SGD, TABLES, batch, collection, local_weights, placed, upstream
@@ -21,8 +23,8 @@ from torchrec_qcomm.policy import Policy, Rule, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, measure_traffic
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters
-from torchrec_qcomm.wire import Column
+from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
+from torchrec_qcomm.wire import Cell, Column, Side
 
 INT8 = Policy("int8", "int8")
 
@@ -259,6 +261,110 @@ def own_share(rank: int, world: int) -> list[dict[str, bool]]:
 
 def test_a_rank_keeps_its_own_share_exact_if_a_rule_says_so(ranks: RankPool) -> None:
     assert ranks.run(2, own_share) == [[{"a": True, "b": False}] * 2, [{"a": False, "b": True}] * 2]
+
+
+def strided_groups(rank: int, world: int, hosts: int) -> dict[str, Any]:
+    """Groups [0, 2] and [1, 3]: neighbours in the group, but not on a host of two."""
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    group = groups[rank % 2]
+    policy = Policy("none", "none", rules=(Rule(link="inter_host", forward="int8"),))
+    sites, meters, meter = SiteCodecs(policy.resolve([Table("a", 10, 4)]), hosts, codecs.get), Meters(), TrafficMeter()
+    meters.active.append(meter)
+    output_dist = QCommPooledEmbeddingDist(group, [[Column("a", 4)], []], torch.float32, sites, meters)
+    lookup = torch.randn(6, 4, generator=torch.Generator().manual_seed(rank % 2))
+    context = EmbeddingShardingContext(batch_size_per_rank=[3, 3])
+    out = output_dist(lookup if rank < 2 else torch.empty(0), context).wait()
+    first = 3 * group.rank()
+    return {
+        "exact": torch.equal(out, lookup[first : first + 3]),
+        "flows": [(flow.source, flow.destination) for flow, _ in meter.local().flows(include_self=True)],
+    }
+
+
+def test_links_and_flows_are_of_global_ranks(ranks: RankPool) -> None:
+    across = ranks.run(4, strided_groups, 2)
+    assert [answer["exact"] for answer in across] == [True, True, False, False]
+    assert [answer["flows"] for answer in across] == [[(0, 0), (0, 2)], [(1, 1), (1, 3)], [], []]
+    assert all(answer["exact"] for answer in ranks.run(4, strided_groups, 4))
+
+
+def table_less_half(rank: int, world: int) -> dict[str, Any]:
+    plan = placed(TABLES, "table_wise", world, holders=1)
+    outs = []
+    for output_dtype in (SparseType.FP16, SparseType.FP32):
+        sharder = QCommEmbeddingBagCollectionSharder(fused_params={**SGD, "output_dtype": output_dtype})
+        out = shard(sharder, collection(), plan)(batch(TABLES, 4, seed=rank)).values()
+        out.backward(torch.ones_like(out))
+        outs.append(out.detach())
+    return {"dtype": str(outs[0].dtype), "close": torch.allclose(outs[0].float(), outs[1], rtol=2**-10, atol=1e-4)}
+
+
+def test_sixteen_bit_output_with_a_rank_that_has_no_table(ranks: RankPool) -> None:
+    """Its lookup hands over an empty FP32 tensor. TorchRec's own exchange is killed by that on gloo."""
+    assert ranks.run(3, table_less_half) == [{"dtype": "torch.float16", "close": True}] * 3
+
+
+def on_meta(rank: int, world: int) -> list[set[str]]:
+    plan = placed(TABLES, "column_wise", world)
+    env = ShardingEnv.from_process_group(dist.group.WORLD)
+    devices = []
+    for sharder in (
+        QCommEmbeddingBagCollectionSharder(INT8, fused_params=SGD),
+        EmbeddingBagCollectionSharder(fused_params=SGD),
+    ):
+        sharded = sharder.shard(collection(), plan, env, torch.device("meta"), module_fqn="ebc")
+        devices.append({parameter.device.type for parameter in sharded.parameters()})
+    return devices
+
+
+def test_meta_device(ranks: RankPool) -> None:
+    assert ranks.run(2, on_meta) == [[{"meta"}, {"meta"}]] * 2
+
+
+def idle_rules(rank: int, world: int) -> tuple[list[str], list[str]]:
+    """What is logged when a data-parallel table has a quantizing rule; and the order of the sharding types."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("torchrec_qcomm").addHandler(handler)
+    order = ["table_column_wise", "column_wise", "table_wise", "data_parallel"]
+    sharder = QCommEmbeddingBagCollectionSharder(INT8, fused_params=SGD, sharded_module_order_overwrite=order)
+    sharded = shard(sharder, collection(), placed(TABLES, "mixed", world))
+    logging.getLogger("torchrec_qcomm").removeHandler(handler)
+    return said, sharded._sharding_types
+
+
+def test_a_rule_without_an_exchange_is_warned_of(ranks: RankPool) -> None:
+    for said, order in ranks.run(2, idle_rules):
+        assert said == ["the policy quantizes tables that are data-parallel and so are not exchanged: t3"]
+        assert order == ["table_column_wise", "column_wise", "table_wise", "data_parallel"]
+
+
+def nested_meters(rank: int, world: int) -> list[int]:
+    ours, _ = pair(Policy(), world)
+    sizes = []
+    with measure_traffic(ours) as outer:
+        try:
+            with measure_traffic(ours) as inner:
+                step(ours, batch(TABLES, 4, seed=rank), seed=rank)
+                sizes += [outer.local().wire_bytes(), inner.local().wire_bytes()]
+                raise KeyError
+        except KeyError:
+            step(ours, batch(TABLES, 4, seed=rank), seed=rank)
+        sizes += [outer.local().wire_bytes(), inner.local().wire_bytes()]
+    return sizes
+
+
+def test_meters_nest_and_let_go_after_an_exception(ranks: RankPool) -> None:
+    for once, inside, twice, after in ranks.run(2, nested_meters):
+        assert 0 < once == inside == after
+        assert twice == 2 * once
+
+
+def test_a_buffer_that_was_not_planned_is_not_counted() -> None:
+    side = Side((0, 0), torch.float32, (), (3,), ({"a": Cell(1, 3)},))
+    with pytest.raises(WireError, match="not what was planned; got 4; allowed: 3"):
+        TrafficMeter().count("all_to_all", "forward", [0], 0, side, torch.zeros(4, dtype=torch.uint8))
 
 
 def wrong_calls(rank: int, world: int) -> list[str]:

@@ -11,7 +11,7 @@ SIZES = (8, 7, 5, 1)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
-@pytest.mark.parametrize("sharding_type", ["table_wise", "column_wise", "table_column_wise"])
+@pytest.mark.parametrize("sharding_type", ["table_wise", "column_wise", "table_column_wise", "mixed"])
 @pytest.mark.parametrize("weighted", [False, True], ids=["mean", "weighted"])
 def test_twenty_steps_bit_equal(ranks: RankPool, world: int, sharding_type: str, weighted: bool) -> None:
     holders = max(world - 1, 1)  # so that from two ranks on the last one has no table

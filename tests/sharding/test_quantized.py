@@ -6,7 +6,7 @@ import pytest
 
 from tests.ranks import RankPool
 from tests.sharding.scenarios import quantized_step
-from torchrec_qcomm.policy import Policy, Rule
+from torchrec_qcomm.policy import Policy, Rule, Where
 
 MIXED = Policy(
     rules=(
@@ -53,3 +53,12 @@ def test_a_table_left_alone_stays_exact_beside_quantized_ones(ranks: RankPool) -
         assert all(answer["backward equal"].get(table, True) for table in ("t0", "t2"))
         assert not any(answer["backward equal"].get(table, False) for table in ("t1", "t3"))
         assert answer["forward over bound"] <= 1
+
+
+@pytest.mark.parametrize("sharding_type", SHARDINGS)
+def test_sizes_in_a_rule_are_the_tables_not_the_shards(ranks: RankPool, sharding_type: str) -> None:
+    """Column shards of `t0` and `t2` are 16 and 12 wide; the tables are 64 and 48."""
+    policy = Policy(rules=(Rule(where=Where(max_dim=32), forward="int8", backward="int8"),))
+    for answer in ranks.run(2, quantized_step, sharding_type, (7, 6), policy):
+        assert answer["forward equal"] == {"t0": True, "t1": False, "t2": True, "t3": False}
+        assert all(equal == (table in ("t0", "t2")) for table, equal in answer["backward equal"].items())

@@ -12,14 +12,15 @@ import pytest
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import SparseType
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.types import ShardingType
+from torchrec.distributed.types import DataType, ShardingType
 
 from tests.ranks import RankPool
 from tests.sharding.models import SGD, TABLES, batch, collection, placed
 from tests.sharding.scenarios import shard
 from torchrec_qcomm.errors import DisagreementError, PolicyError, QCommError, ShardingError
 from torchrec_qcomm.policy import Policy, Rule
-from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, agreement, embedding_bag
+from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection, embedding_bag
+from torchrec_qcomm.sharding.agreement import Agreement
 
 INT8 = Policy("int8", "int8")
 
@@ -53,13 +54,21 @@ def disagree(rank: int, world: int, how: str) -> str:
         plan = placed(tables, "table_wise", world, holders=2)
     if odd and how == "output":
         fused = {**SGD, "output_dtype": SparseType.FP16}
+    if odd and how == "table output":
+        plan["t3"].output_dtype = DataType.FP16
+    if odd and how == "order":
+        tables = (TABLES[1], TABLES[0], *TABLES[2:])
+    if odd and how == "features":  # the same features, in other tables
+        tables = (replace(TABLES[0], features=("f0",)), replace(TABLES[1], features=("f1", "f2")), *TABLES[2:])
     if how == "version":
         embedding_bag.__version__ = f"9.9.{int(odd)}"
     if how == "sharder" and odd:
         # TorchRec's own constructor says nothing to the other ranks.
         return str(type(shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(), plan)).__name__)
     hosts = 1 if odd and how in ("hosts", "links") else world
-    odd_one = sharder(policy, devices_per_host=hosts, seconds=3 if how == "sharder" else 20, fused_params=fused)
+    order = ["table_wise"] if odd and how == "types" else None
+    seconds = 3 if how == "sharder" else 20
+    odd_one = sharder(policy, devices_per_host=hosts, seconds=seconds, fused_params=fused, sharded_module_order_overwrite=order)
     return raised(lambda: shard(odd_one, collection(tables), plan, fqn="sparse.ebc"))
 
 
@@ -72,6 +81,10 @@ def disagree(rank: int, world: int, how: str) -> str:
         ("columns", ["plan.t0.columns", "[16, 48]", "[48, 16]"]),
         ("tables", ["tables.t0.rows", "40", "41"]),
         ("output", ["output_dtype", "fp16"]),
+        ("table output", ["plan.t3.output_dtype", "None", "FP16"]),
+        ("order", ["order of the tables", '["t0", "t1",', '["t1", "t0",']),
+        ("features", ["tables.t0.features", '["f0", "f1"]', '["f0"]']),
+        ("types", ["order of the sharding types", "null", '["table_wise"]']),
         ("links", ["devices_per_host", "3", "1"]),
     ],
 )
@@ -109,16 +122,62 @@ def sub_groups(rank: int, world: int) -> str:
     """Two groups of two ranks each with their own policy, and group ranks that are not global ranks."""
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     mine = groups[rank % 2]
-    record = {"policy": rank % 2}
-    agreement.require_agreement(mine, "m", record, timedelta(seconds=20))
-    record = {"policy": rank}
-    return raised(lambda: agreement.require_agreement(mine, "m", record, timedelta(seconds=20)))
+    Agreement(mine, "m").require({"policy": rank % 2}, timedelta(seconds=20))
+    return raised(lambda: Agreement(mine, "m").require({"policy": rank}, timedelta(seconds=20)))
 
 
 def test_groups_agree_apart_and_speak_of_global_ranks(ranks: RankPool) -> None:
     answers = ranks.run(4, sub_groups)
     assert "global rank 1 has 1, global rank 3 has 3" in answers[1]
     assert "global rank 2 has 2, global rank 0 has 0" in answers[2]
+
+
+def one_fails(rank: int, world: int) -> list[str]:
+    """Rank 1 cannot build its codecs; then all try again."""
+    policy = Policy(rules=(Rule(link="inter_host", forward="int4"),))
+    plan = placed(TABLES, "table_wise", world)
+    local = os.environ["LOCAL_WORLD_SIZE"]
+    if rank == 1:
+        del os.environ["LOCAL_WORLD_SIZE"]
+    said = [raised(lambda: shard(sharder(policy), collection(), plan))]
+    os.environ["LOCAL_WORLD_SIZE"] = local
+    return [*said, raised(lambda: shard(sharder(policy), collection(), plan))]
+
+
+def test_the_failure_of_one_rank_is_told_to_all_at_once(ranks: RankPool) -> None:
+    first, second, third = ranks.run(3, one_fails)
+    assert second[0].startswith("ShardingError: table 't0': its codec depends on the link")
+    for answer in (first, third):
+        assert answer[0].startswith("DisagreementError: module 'ebc': global rank 1 failed before the exchange: table 't0'")
+    assert [answer[1] for answer in (first, second, third)] == ["nothing raised"] * 3
+
+
+def test_a_store_that_has_gone_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Store:
+        """Keeps nothing: the rank that had it has ended."""
+
+        def add(self, key: str, amount: int) -> int:
+            return amount
+
+        def set(self, key: str, value: str) -> None: ...
+
+        def wait(self, keys: list[str], timeout: timedelta) -> None:
+            raise RuntimeError("Connection reset by peer")
+
+        def check(self, keys: list[str]) -> bool:
+            raise RuntimeError("Connection reset by peer")
+
+    class Group:
+        def size(self) -> int:
+            return 2
+
+        def rank(self) -> int:
+            return 1
+
+    monkeypatch.setattr("torchrec_qcomm.sharding.agreement._get_process_group_store", lambda group: Store())
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [4, 6])
+    with pytest.raises(DisagreementError, match=r"store .* cannot be reached \(Connection reset by peer\).*global rank 4"):
+        Agreement(Group(), "m").require({}, timedelta(seconds=1))  # type: ignore[arg-type]
 
 
 def refusals(rank: int, world: int) -> dict[str, str]:
@@ -132,7 +191,12 @@ def refusals(rank: int, world: int) -> dict[str, str]:
     os.environ["LOCAL_WORLD_SIZE"] = local
     typo = shard(sharder(Policy(rules=(Rule(tables="t_*", forward="int8"),))), collection(), tables)
     variable = batch(TABLES, 3, seed=rank)
+    unplanned = {name: sharding for name, sharding in tables.items() if name != "t2"}
+    moving = shard(sharder(INT8), collection(), tables)
     return {
+        "unplanned": raised(lambda: shard(sharder(INT8), collection(), unplanned)),
+        "uneven hosts": raised(lambda: shard(sharder(links, devices_per_host=3), collection(), tables)),
+        "moved": raised(lambda: moving.update_shards({"t1": forced["t1"]}, None, None)),
         **answers,
         "forced": raised(lambda: shard(sharder(INT8), collection(), forced)),
         "doubled": raised(
@@ -155,12 +219,37 @@ def test_settings_that_cannot_work_are_refused(ranks: RankPool) -> None:
         assert "fp32" in answer["doubled"]
         assert answer["typo"].startswith("PolicyError")
         assert "'t_*'" in answer["typo"]
+        assert "allow_unmatched" in answer["typo"]
+        assert "plan: a table of the collection is not in it; got 't2'" in answer["unplanned"]
+        assert "got 3; allowed: a divisor of 2" in answer["uneven hosts"]
+        assert "'t1': the exchange of this sharding type is not supported yet; got 'row_wise'" in answer["moved"]
         assert answer["in time"] == "nothing raised"
 
 
 def test_torchrecs_own_codecs_are_not_stacked() -> None:
     with pytest.raises(ShardingError, match="twice"):
         QCommEmbeddingBagCollectionSharder(INT8, qcomm_codecs_registry={"POOLED_EMBEDDINGS_ALL_TO_ALL": object()})
+
+
+@pytest.mark.parametrize("hosts", [0, -1, True, 1.5, "2"])
+def test_devices_per_host_that_are_no_number(hosts: object) -> None:
+    with pytest.raises(ShardingError, match="devices_per_host"):
+        QCommEmbeddingBagCollectionSharder(INT8, devices_per_host=hosts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("policy", ["int8", {}, ""])
+def test_a_policy_that_is_none(policy: object) -> None:
+    with pytest.raises(ShardingError, match="not a policy"):
+        QCommEmbeddingBagCollectionSharder(policy)  # type: ignore[arg-type]
+
+
+def test_a_timeout_that_is_no_time() -> None:
+    with pytest.raises(ShardingError, match="not a time; got 5"):
+        QCommEmbeddingBagCollectionSharder(INT8, agreement_timeout=5)  # type: ignore[arg-type]
+
+
+def test_what_the_sharder_makes_is_known() -> None:
+    assert sharder().sharded_module_type is QCommShardedEmbeddingBagCollection
 
 
 @pytest.mark.parametrize("text", ["", "two", "0", "-1"])

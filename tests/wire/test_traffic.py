@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from torchrec_qcomm.errors import WireError
 from torchrec_qcomm.wire import Cell, Flow, Traffic
 
 
@@ -25,6 +28,13 @@ def test_a_rank_with_itself_is_kept_and_left_out_of_sums() -> None:
     assert flows().fp32_bytes() == 4 * 22
     assert flows().matrix(2) == [[0, 20], [200, 0]]
     assert flows().matrix(2, include_self=True)[0] == [10, 20]
+
+
+def test_a_wrong_question_is_no_zero() -> None:
+    with pytest.raises(WireError, match="no such direction; got 'fwd'"):
+        flows().wire_bytes(direction="fwd")
+    with pytest.raises(WireError, match="world_size: too small; got 1"):
+        flows().matrix(1)
 
 
 def test_selections() -> None:

@@ -6,6 +6,7 @@ Exit codes: 0, all is well; 1, the input is wrong (the reason on stderr); 2, the
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -28,7 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except QCommError as error:
         print(error, file=sys.stderr)
         return 1
-    print(text)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

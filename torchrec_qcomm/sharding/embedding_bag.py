@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import (
     EmbeddingBagCollectionSharder,
@@ -15,12 +16,13 @@ from torchrec.distributed.embeddingbag import (
     replace_placement_with_meta_device,
 )
 from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingType
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.errors import ShardingError, describe
+from torchrec_qcomm.errors import PolicyError, QCommError, ShardingError, describe
 from torchrec_qcomm.policy import Policy, Table
-from torchrec_qcomm.sharding.agreement import require_agreement
+from torchrec_qcomm.sharding.agreement import Agreement
 from torchrec_qcomm.sharding.pooled import POOLED_SHARDINGS
 from torchrec_qcomm.sharding.sites import CodecFactory, SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
@@ -45,17 +47,21 @@ class QCommShardedEmbeddingBagCollection(ShardedEmbeddingBagCollection):
         module_fqn: str | None = None,
         **kwargs: Any,
     ) -> None:
-        tables = [Table(c.name, c.num_embeddings, c.embedding_dim) for c in module.embedding_bag_configs()]
-        _refuse_unsupported(table_name_to_parameter_sharding, [table.name for table in tables])
-        # TorchRec's constructor asks for the shardings, so what they need must stand before it runs.
-        self._qcomm = qcomm
-        self._qcomm_sites = SiteCodecs(qcomm.policy.resolve(tables), qcomm.devices_per_host, qcomm.codec_factory)
+        # TorchRec's constructor asks for the shardings, so what they need must stand before it runs. And it may run collectives
+        # that ranks with other plans do not join, so the ranks agree before.
+        configs = module.embedding_bag_configs()
+        agreement = None if env.process_group is None else Agreement(env.process_group, module_fqn or "")
+        try:
+            sites = _sites(configs, table_name_to_parameter_sharding, qcomm)
+            record = _record(sites, configs, table_name_to_parameter_sharding, kwargs)
+        except QCommError as error:
+            if agreement:
+                agreement.fail(error)
+            raise
+        if agreement:
+            agreement.require(record, qcomm.agreement_timeout)
+        self._qcomm, self._qcomm_sites, self._qcomm_rules_checked = qcomm, sites, False
         self.qcomm_meters = Meters()
-        self._qcomm_rules_checked = False
-        if env.process_group is not None:
-            # Before TorchRec's constructor, which may already run collectives that ranks with other plans do not join.
-            record = _record(self._qcomm_sites, table_name_to_parameter_sharding, tables, kwargs.get("fused_params"))
-            require_agreement(env.process_group, module_fqn or "", record, qcomm.agreement_timeout)
         super().__init__(module, table_name_to_parameter_sharding, env, module_fqn=module_fqn, **kwargs)
 
     def create_embedding_bag_sharding(
@@ -97,7 +103,7 @@ class QCommEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
         agreement_timeout: how long ranks wait for each other at construction.
 
     Raises:
-        ShardingError: a ``qcomm_codecs_registry`` is given, or ``LOCAL_WORLD_SIZE`` is not a number.
+        ShardingError: a ``qcomm_codecs_registry`` is given, or another argument or ``LOCAL_WORLD_SIZE`` makes no sense.
     """
 
     def __init__(
@@ -109,7 +115,7 @@ class QCommEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
         qcomm_codecs_registry: dict[str, Any] | None = None,
         sharded_module_order_overwrite: list[str] | None = None,
         codec_factory: CodecFactory = codecs.get,
-        agreement_timeout: timedelta = timedelta(seconds=60),
+        agreement_timeout: timedelta = timedelta(minutes=5),
     ) -> None:
         if qcomm_codecs_registry:
             raise ShardingError(
@@ -121,9 +127,20 @@ class QCommEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
                     todo="Say the precision in the policy instead.",
                 )
             )
+        if policy is not None and not isinstance(policy, Policy):
+            todo = "get_sharders takes a config or the path of one."
+            raise ShardingError(describe("policy", "not a policy", got=policy, allowed="a Policy, or None", todo=todo))
+        if not isinstance(agreement_timeout, timedelta):
+            raise ShardingError(describe("agreement_timeout", "not a time", got=agreement_timeout, allowed="a timedelta"))
+        if devices_per_host is None:
+            devices_per_host = _local_world_size()
+        elif isinstance(devices_per_host, bool) or not isinstance(devices_per_host, int) or devices_per_host < 1:
+            raise ShardingError(
+                describe("devices_per_host", "not a number of ranks", got=devices_per_host, allowed="1 or more")
+            )
         super().__init__(fused_params=fused_params, sharded_module_order_overwrite=sharded_module_order_overwrite)
-        self.policy = policy or Policy()
-        self.devices_per_host = devices_per_host if devices_per_host is not None else _local_world_size()
+        self.policy = Policy() if policy is None else policy
+        self.devices_per_host = devices_per_host
         self.codec_factory = codec_factory
         self.agreement_timeout = agreement_timeout
         self._tables: set[str] = set()
@@ -167,8 +184,18 @@ class QCommEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
         return QCommShardedEmbeddingBagCollection
 
     def check_rules(self) -> None:
-        """Raise ``PolicyError`` if a rule's glob matches none of the tables that this sharder has sharded."""
-        self.policy.check_matched(self._tables)
+        """Refuse rules whose glob matches none of the tables that this sharder has sharded.
+
+        Raises:
+            PolicyError: names every such rule.
+        """
+        try:
+            self.policy.check_matched(self._tables)
+        except PolicyError as error:
+            raise PolicyError(
+                f"{error}\nThe tables are those that this sharder has sharded. Others are exchanged by TorchRec, unquantized; "
+                "collections that share a policy must share the sharder, or its rules allow_unmatched."
+            ) from None
 
 
 def _refuse_unsupported(params: dict[str, ParameterSharding], tables: list[str]) -> None:
@@ -195,8 +222,28 @@ def _local_world_size() -> int | None:
     return int(text)
 
 
+def _sites(
+    configs: list[EmbeddingBagConfig], params: dict[str, ParameterSharding], qcomm: QCommEmbeddingBagCollectionSharder
+) -> SiteCodecs:
+    """The codecs of a collection's tables, if its plan can be exchanged by them."""
+    for config in configs:
+        if config.name not in params:
+            raise ShardingError(describe("plan", "a table of the collection is not in it", got=config.name, allowed=params))
+    _refuse_unsupported(params, [config.name for config in configs])
+    resolved = qcomm.policy.resolve(Table(c.name, c.num_embeddings, c.embedding_dim) for c in configs)
+    sites = SiteCodecs(resolved, qcomm.devices_per_host, qcomm.codec_factory)
+    hosts, world = sites.devices_per_host, dist.get_world_size() if dist.is_initialized() else 1
+    if hosts and world % hosts:
+        wrong = "the policy tells links apart, and the ranks do not fill hosts of this size"
+        raise ShardingError(describe("devices per host (LOCAL_WORLD_SIZE)", wrong, got=hosts, allowed=f"a divisor of {world}"))
+    alone = [c.name for c in configs if params[c.name].sharding_type == ShardingType.DATA_PARALLEL.value]
+    if idle := [name for name in alone if resolved.quantizes(name)]:
+        logger.warning("the policy quantizes tables that are data-parallel and so are not exchanged: %s", ", ".join(idle))
+    return sites
+
+
 def _record(
-    sites: SiteCodecs, params: dict[str, ParameterSharding], tables: list[Table], fused_params: dict[str, Any] | None
+    sites: SiteCodecs, configs: list[EmbeddingBagConfig], params: dict[str, ParameterSharding], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     """All that must be equal on all ranks for their byte plans to fit."""
 
@@ -207,13 +254,19 @@ def _record(
             "ranks": list(sharding.ranks or ()),
             "columns": [shard.shard_sizes[1] for shard in shards],
             "compute_kernel": EmbeddingComputeKernel(sharding.compute_kernel).value,
+            "output_dtype": str(sharding.output_dtype),
         }
+
+    def shape(config: EmbeddingBagConfig) -> dict[str, Any]:
+        return {"rows": config.num_embeddings, "dim": config.embedding_dim, "features": list(config.feature_names)}
 
     return {
         "torchrec_qcomm version": __version__,
         "devices_per_host": sites.devices_per_host,
-        "output_dtype": str((fused_params or {}).get("output_dtype")),
-        "tables": {table.name: {"rows": table.rows, "dim": table.dim} for table in tables},
+        "output_dtype": str((kwargs.get("fused_params") or {}).get("output_dtype")),
+        "tables": {config.name: shape(config) for config in configs},
+        "order of the tables": [config.name for config in configs],
+        "order of the sharding types": kwargs.get("sharded_module_order_overwrite"),
         "policy": sites.policy.to_dict(),
-        "plan": {table.name: placement(params[table.name]) for table in tables},
+        "plan": {config.name: placement(params[config.name]) for config in configs},
     }

@@ -98,7 +98,7 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         if local_embs.numel() == 0:
             local_embs = local_embs.view(plan.lookup_out.shape)  # a rank without tables looks up a flat empty tensor
         exchange = Exchange(self._group, plan, self._gradient_divisor, self._count)
-        # A no-op but where ranks' tables have different output dtypes; TorchRec's own exchange cannot do that at all.
+        # A rank without tables looks up FP32 whatever the others do; TorchRec's own exchange is killed by that.
         exchange.start(local_embs.to(self._dtype))
         awaitable = PooledEmbeddingsAwaitable(ExchangeAwaitable(exchange))
         awaitable.callbacks.extend(self._callbacks)

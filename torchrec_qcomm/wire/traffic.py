@@ -6,6 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from torchrec_qcomm.errors import WireError, describe
+
+DIRECTIONS = ("forward", "backward")
+
 
 class Flow(NamedTuple):
     """Where bytes went.
@@ -84,7 +88,13 @@ class Traffic:
         collective: str | None = None,
         include_self: bool = False,
     ) -> Iterator[tuple[Flow, Cell]]:
-        """The flows that match, sorted."""
+        """The flows that match, sorted.
+
+        Raises:
+            WireError: there is no such direction.
+        """
+        if direction not in (None, *DIRECTIONS):
+            raise WireError(describe("traffic", "no such direction", got=direction, allowed=DIRECTIONS))
         for flow, cell in sorted(self._cells.items()):
             if (
                 direction in (None, flow.direction)
@@ -115,9 +125,15 @@ class Traffic:
         return dict(sorted(sums.items()))
 
     def matrix(self, world_size: int, **which: Any) -> list[list[int]]:
-        """Wire bytes as ``[source][destination]``. The diagonal is filled only with ``include_self=True``."""
+        """Wire bytes as ``[source][destination]``. The diagonal is filled only with ``include_self=True``.
+
+        Raises:
+            WireError: a rank does not fit into ``world_size``.
+        """
         cells = [[0] * world_size for _ in range(world_size)]
         for flow, cell in self.flows(**which):
+            if (rank := max(flow.source, flow.destination)) >= world_size:
+                raise WireError(describe("traffic, matrix: world_size", "too small", got=world_size, allowed=f"above {rank}"))
             cells[flow.source][flow.destination] += cell.wire_bytes
         return cells
 
