@@ -218,7 +218,7 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=26)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--batch", type=int, default=2048, help="samples a rank")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--arms", nargs="+", default=[*TORCHREC, *OURS], choices=[*TORCHREC, *OURS])
     parser.add_argument("--exchange-only", type=int, metavar="N", help="only run N exchanges of the one arm given, and count")
     parser.add_argument("--json", metavar="FILE")
