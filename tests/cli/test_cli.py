@@ -126,7 +126,13 @@ def test_help_needs_no_torch():
 
 def test_a_reader_that_stops_early_is_no_error():
     """As in ``torchrec-qcomm check FILE | head -1``."""
-    command = [sys.executable, "-m", "torchrec_qcomm", "check", str(Path(__file__).parents[2] / "configs" / "dlrm_dcnv2_mixed.yaml")]
+    command = [
+        sys.executable,
+        "-m",
+        "torchrec_qcomm",
+        "check",
+        str(Path(__file__).parents[2] / "configs" / "dlrm_dcnv2_mixed.yaml"),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
     assert process.stderr.read() == ""

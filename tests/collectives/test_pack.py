@@ -8,7 +8,7 @@ import torch
 from torchrec_qcomm import codecs
 from torchrec_qcomm.collectives import pack, unpack
 from torchrec_qcomm.errors import WireError
-from torchrec_qcomm.wire import Column, PooledLayout, Side
+from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side
 
 COLUMNS = [[Column("a", 6), Column("b", 6), Column("a", 6), Column("c", 5)], [Column("c", 5)]]
 MIXED = {"a": "int8", "b": "int4", "c": "fp16"}
@@ -64,3 +64,29 @@ def test_the_wrong_values_are_refused() -> None:
         pack(torch.zeros(6, 23), side)
     with pytest.raises(WireError, match="float16"):
         pack(torch.zeros(7, 23, dtype=torch.float16), side)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_are_summed_after_decoding_and_written_alike(dtype: torch.dtype) -> None:
+    columns = [[Column("a", 6), Column("b", 5)]] * 3
+    links = {0: {"a": "int8", "b": "none"}, 1: {"a": "int4", "b": "fp8_e4m3"}}
+    layout = ReduceLayout(columns, lambda table, link: codecs.get(links[link][table]), lambda o, s: int(o == 2), dtype)
+    side = layout.sample_side(0, 4)
+    lookups = [torch.randn(4, 11, generator=torch.Generator().manual_seed(i)).to(dtype) for i in range(3)]
+    owner_sides = [layout.owner_side(owner, (4, 0, 0)) for owner in range(3)]
+    received = torch.cat([pack(lookup, out) for lookup, out in zip(lookups, owner_sides, strict=True)])
+    each = [unpack(pack(lookup, out), out).float() for lookup, out in zip(lookups, owner_sides, strict=True)]
+    total = unpack(received, side)
+    assert total.dtype == dtype
+    # The layers alone were rounded to the payload's dtype, the sum only at the end.
+    torch.testing.assert_close(
+        total.float(),
+        sum(each),
+        rtol=2**-20 if dtype == torch.float32 else 2**-6,
+        atol=1e-6 if dtype == torch.float32 else 2e-2,
+    )
+
+    sent = pack(lookups[0], side).split(list(side.splits))
+    assert torch.equal(sent[0], sent[1])
+    assert torch.equal(sent[0], pack(lookups[0], owner_sides[0]))
+    assert torch.equal(sent[2], pack(lookups[0], owner_sides[2]))

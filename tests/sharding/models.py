@@ -76,6 +76,9 @@ def placed(
         if kind == "data_parallel":
             plan[t.name] = ParameterSharding(sharding_type=kind, compute_kernel="dense", ranks=list(range(world)))
             continue
+        if kind == "row_wise":
+            plan[t.name] = _row_wise(t, world)
+            continue
         if kind == "table_wise":
             widths, owners = [t.dim], [i % holders]
         else:
@@ -94,6 +97,14 @@ def placed(
     return plan
 
 
+def _row_wise(t: TableSpec, world: int) -> ParameterSharding:
+    """Rows dealt out in equal blocks, the last one with what is left, as TorchRec's planner does."""
+    size = -(-t.rows // world)
+    cuts = [(min(rank * size, t.rows), min((rank + 1) * size, t.rows)) for rank in range(world)]
+    shards = [ShardMetadata([a, 0], [b - a, t.dim], f"rank:{rank}/cpu") for rank, (a, b) in enumerate(cuts)]
+    return ParameterSharding("row_wise", "fused", list(range(world)), EnumerableShardingSpec(shards))
+
+
 def load_full(sharded: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
     """Copy whole tables into the shards of a sharded collection."""
     for key, tensor in sharded.state_dict().items():
@@ -106,7 +117,10 @@ def load_full(sharded: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> 
 
 
 def local_weights(sharded: torch.nn.Module) -> dict[tuple[str, int], torch.Tensor]:
-    """This rank's shards as ``{(table, first column): copy}``; data-parallel tables, which nothing updates here, left out."""
+    """This rank's shards as ``{(table, first column): copy}``; data-parallel tables, which nothing updates here, left out.
+
+    A row-wise table has one shard a rank, at column 0.
+    """
     return {
         (key.split(".")[-2], shard.metadata.shard_offsets[1]): shard.tensor.detach().clone()
         for key, tensor in sharded.state_dict().items()

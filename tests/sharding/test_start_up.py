@@ -183,7 +183,7 @@ def test_a_store_that_has_gone_is_said_so(monkeypatch: pytest.MonkeyPatch) -> No
 def refusals(rank: int, world: int) -> dict[str, str]:
     tables = placed(TABLES, "table_wise", world)
     forced = placed(TABLES, "table_wise", world)
-    forced["t1"].sharding_type = "row_wise"
+    forced["t1"].sharding_type = "table_row_wise"
     links = Policy(rules=(Rule(link="inter_host", forward="int4"),))
     half = {**SGD, "output_dtype": SparseType.FP16}
     local = os.environ.pop("LOCAL_WORLD_SIZE")
@@ -191,9 +191,11 @@ def refusals(rank: int, world: int) -> dict[str, str]:
     os.environ["LOCAL_WORLD_SIZE"] = local
     typo = shard(sharder(Policy(rules=(Rule(tables="t_*", forward="int8"),))), collection(), tables)
     variable = batch(TABLES, 3, seed=rank)
+    few = (replace(TABLES[0], rows=1), *TABLES[1:])
     unplanned = {name: sharding for name, sharding in tables.items() if name != "t2"}
     moving = shard(sharder(INT8), collection(), tables)
     return {
+        "few rows": raised(lambda: shard(sharder(INT8), collection(few), placed(few, "row_wise", world))),
         "unplanned": raised(lambda: shard(sharder(INT8), collection(), unplanned)),
         "uneven hosts": raised(lambda: shard(sharder(links, devices_per_host=3), collection(), tables)),
         "moved": raised(lambda: moving.update_shards({"t1": forced["t1"]}, None, None)),
@@ -214,15 +216,16 @@ def refusals(rank: int, world: int) -> dict[str, str]:
 def test_settings_that_cannot_work_are_refused(ranks: RankPool) -> None:
     for answer in ranks.run(2, refusals):
         assert answer["links"].startswith("ShardingError: table 't0': its codec depends on the link")
-        assert "'t1': the exchange of this sharding type is not supported yet; got 'row_wise'" in answer["forced"]
+        assert "'t1': the exchange of this sharding type is not supported yet; got 'table_row_wise'" in answer["forced"]
         assert answer["doubled"].startswith("ShardingError: table 't3', forward")
         assert "fp32" in answer["doubled"]
         assert answer["typo"].startswith("PolicyError")
         assert "'t_*'" in answer["typo"]
         assert "allow_unmatched" in answer["typo"]
+        assert "table 't0', row_wise: a rank would own no rows" in answer["few rows"]
         assert "plan: a table of the collection is not in it; got 't2'" in answer["unplanned"]
         assert "got 3; allowed: a divisor of 2" in answer["uneven hosts"]
-        assert "'t1': the exchange of this sharding type is not supported yet; got 'row_wise'" in answer["moved"]
+        assert "'t1': the exchange of this sharding type is not supported yet; got 'table_row_wise'" in answer["moved"]
         assert answer["in time"] == "nothing raised"
 
 
@@ -268,6 +271,7 @@ def test_only_supported_types_are_offered(device: str) -> None:
         ShardingType.TABLE_WISE.value,
         ShardingType.COLUMN_WISE.value,
         ShardingType.TABLE_COLUMN_WISE.value,
+        ShardingType.ROW_WISE.value,
     }
 
 

@@ -21,7 +21,7 @@ FORWARD = {"t0": "int8", "t1": "fp8_e4m3", "t2": "int4", "t3": "fp16"}
 BACKWARD = {"t0": "int8", "t1": "fp8_e5m2", "t2": "bf16", "t3": "int4"}
 
 
-@pytest.mark.parametrize("sharding_type", SHARDINGS)
+@pytest.mark.parametrize("sharding_type", [*SHARDINGS, "row_wise"])
 def test_counted_bytes_are_sent_bytes(ranks: RankPool, sharding_type: str) -> None:
     sizes, world, steps = (8, 8, 5, 1), 4, 2
     answers = ranks.run(world, traffic, sharding_type, sizes, MIXED)

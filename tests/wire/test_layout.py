@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.wire import Column, PooledLayout, Side
+from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side
 
 NAMES = ["none", "fp16", "fp8_e4m3", "int8", "int4"]
 ROW_BYTES = {
@@ -44,7 +44,7 @@ def covered(side: Side) -> tuple[torch.Tensor, torch.Tensor]:
     """How often each value and each byte of a side is touched by its blocks."""
     values, buffer = torch.zeros(side.shape, dtype=torch.int32), torch.zeros(side.nbytes, dtype=torch.int32)
     flat = values.view(-1)
-    for block in side.blocks:
+    for block in (block for layer in side.layers for block in layer.blocks):
         row_bytes = block.codec.row_bytes(block.dim, side.dtype)
         for row in range(block.rows):
             for i, offset in enumerate(block.offsets):
@@ -85,7 +85,7 @@ def test_one_codec_and_dim_is_one_block() -> None:
     """The whole lookup is encoded by one call, whatever the number of destinations."""
     owned = [[Column("a", 8), Column("b", 8)]] * 3
     side = layout(owned, {(t, link): "int8" for t in "abcd" for link in (0, 1)}).owner_side(0, (5, 4, 0))
-    (block,) = side.blocks
+    ((block,),) = (layer.blocks for layer in side.layers)
     assert (block.rows, block.offsets, block.adjacent) == (9, (0, 8), True)
 
 
@@ -94,11 +94,37 @@ def test_mixed_codecs_are_one_block_a_codec() -> None:
     owned = [[Column("a", 8), Column("b", 8), Column("c", 8), Column("a", 8)]]
     specs = {(t, link): "int4" if t == "b" else "int8" for t in "abcd" for link in (0, 1)}
     side = layout(owned, specs).owner_side(0, (5,))
-    assert [(b.codec.spec.name, b.offsets, b.adjacent) for b in side.blocks] == [
+    assert [(b.codec.spec.name, b.offsets, b.adjacent) for b in side.layers[0].blocks] == [
         ("int8", (0, 16, 24), False),
         ("int4", (8,), True),
     ]
     assert side.cells[0]["a"].values == 2 * 8 * 5
+
+
+def test_a_reduce_scatter_has_a_layer_for_every_owner() -> None:
+    """Values are covered once by each, bytes once by all; owners on one link are sent the same bytes, encoded once."""
+    columns = [Column("a", 8), Column("b", 5), Column("a", 8)]
+    specs = {
+        ("a", 0): "int8",
+        ("a", 1): "int4",
+        ("b", 0): "fp16",
+        ("b", 1): "none",
+        **{(t, n): "none" for t in "cd" for n in (0, 1)},
+    }
+    plan = ReduceLayout(
+        [columns] * 4,
+        lambda table, link: codecs.get(specs[table, link]),
+        lambda owner, sample: int(owner // 2 != sample // 2),
+        torch.float32,
+    )
+    samples = plan.sample_side(2, 3)
+    values, buffer = covered(samples)
+    assert (values == 4).all()
+    assert (buffer == 1).all()
+    assert samples.shape == (3, 21)
+    assert [layer.twin for layer in samples.layers] == [None, 0, None, 2]
+    for owner in range(4):
+        assert plan.owner_side(owner, (1, 2, 3, 4)).splits[2] == samples.splits[owner] == samples.layers[owner].nbytes
 
 
 def test_sizes_do_not_wrap() -> None:

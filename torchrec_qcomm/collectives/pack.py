@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchrec_qcomm.errors import WireError, describe
-from torchrec_qcomm.wire import Block, Side
+from torchrec_qcomm.wire import Block, Layer, Side
 
 
 def pack(values: torch.Tensor, side: Side) -> torch.Tensor:
@@ -34,13 +34,18 @@ def pack(values: torch.Tensor, side: Side) -> torch.Tensor:
     if _moves_as_it_is(side):
         return values.view(-1).view(torch.uint8)
     buffer = torch.empty(side.nbytes, dtype=torch.uint8, device=values.device)
-    for block in side.blocks:
-        if block.adjacent:
-            rows = _vectors(values, block)
-        else:
-            # One copy gathers the columns of a codec, so that a mixed policy costs one encode a codec and not one a table.
-            rows = torch.stack([_vectors(values, block, offset) for offset in block.offsets], dim=1)
-        block.codec.encode(rows, out=_bytes(buffer, block, side.dtype))
+    for layer in side.layers:
+        if layer.twin is not None:
+            first = side.layers[layer.twin]
+            buffer[layer.start :][: layer.nbytes].copy_(buffer[first.start :][: first.nbytes])
+            continue
+        for block in layer.blocks:
+            if block.adjacent:
+                rows = _vectors(values, block)
+            else:
+                # One copy gathers the columns of a codec: a mixed policy costs one encode a codec and not one a table.
+                rows = torch.stack([_vectors(values, block, offset) for offset in block.offsets], dim=1)
+            block.codec.encode(rows, out=_bytes(buffer, block, side.dtype))
     return buffer
 
 
@@ -56,23 +61,39 @@ def unpack(buffer: torch.Tensor, side: Side) -> torch.Tensor:
     """
     if _moves_as_it_is(side):
         return buffer.view(side.dtype).view(side.shape)
-    values = torch.empty(side.shape, dtype=side.dtype, device=buffer.device)
-    for block in side.blocks:
-        data = _bytes(buffer, block, side.dtype)
-        if block.adjacent:
+    if len(side.layers) == 1:
+        values = torch.empty(side.shape, dtype=side.dtype, device=buffer.device)
+        _decode(buffer, side.layers[0], side.dtype, values)
+        return values
+    # Codes are never added: every layer is decoded, and summed in FP32 in the order of ranks.
+    total = torch.empty(side.shape, dtype=torch.float32, device=buffer.device)
+    _decode(buffer, side.layers[0], side.dtype, total)
+    part = torch.empty_like(total)
+    for layer in side.layers[1:]:
+        _decode(buffer, layer, side.dtype, part)
+        total += part
+    return total.to(side.dtype)
+
+
+def _decode(buffer: torch.Tensor, layer: Layer, dtype: torch.dtype, values: torch.Tensor) -> None:
+    """Decode a layer that was encoded from ``dtype`` into ``values``, of that dtype or FP32."""
+    for block in layer.blocks:
+        data = _bytes(buffer, block, dtype)
+        # All codecs but `none` decode to any dtype; rounding to 16 bits waits until after the sum.
+        free = block.codec.row_bytes(block.dim, dtype) == block.codec.row_bytes(block.dim, values.dtype)
+        if block.adjacent and free:
             block.codec.decode(data, block.dim, out=_vectors(values, block))
             continue
-        rows = block.codec.decode(data, block.dim, dtype=side.dtype)
+        rows = block.codec.decode(data, block.dim, dtype=values.dtype if free else dtype)
         for i, offset in enumerate(block.offsets):  # the counterpart of the gather in `pack`
             _vectors(values, block, offset).copy_(rows[:, i])
-    return values
 
 
 def _moves_as_it_is(side: Side) -> bool:
     """Whether bytes and values are the same storage: one block of ``none``, rows in the same order, no gaps."""
-    if len(side.blocks) != 1:
+    if len(side.layers) != 1 or len(side.layers[0].blocks) != 1:
         return False
-    (block,) = side.blocks
+    (block,) = side.layers[0].blocks
     itemsize = side.dtype.itemsize
     return (
         block.codec.spec.name in ("none", "fp32")

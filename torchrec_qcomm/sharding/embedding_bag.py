@@ -15,6 +15,7 @@ from torchrec.distributed.embeddingbag import (
     ShardedEmbeddingBagCollection,
     replace_placement_with_meta_device,
 )
+from torchrec.distributed.sharding.cw_sharding import CwPooledEmbeddingSharding
 from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingType
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
@@ -52,7 +53,7 @@ class QCommShardedEmbeddingBagCollection(ShardedEmbeddingBagCollection):
         configs = module.embedding_bag_configs()
         agreement = None if env.process_group is None else Agreement(env.process_group, module_fqn or "")
         try:
-            sites = _sites(configs, table_name_to_parameter_sharding, qcomm)
+            sites = _sites(configs, table_name_to_parameter_sharding, qcomm, kwargs.get("device"))
             record = _record(sites, configs, table_name_to_parameter_sharding, kwargs)
         except QCommError as error:
             if agreement:
@@ -73,8 +74,8 @@ class QCommShardedEmbeddingBagCollection(ShardedEmbeddingBagCollection):
             return super().create_embedding_bag_sharding(sharding_infos, env, device, **kwargs)
         if device is not None and device.type == "meta":
             replace_placement_with_meta_device(sharding_infos)
-        if sharding_class is POOLED_SHARDINGS[ShardingType.TABLE_WISE.value]:
-            kwargs.pop("permute_embeddings", None)  # whole tables stay in order; that sharding does not know the argument
+        if not issubclass(sharding_class, CwPooledEmbeddingSharding):
+            kwargs.pop("permute_embeddings", None)  # only columns get out of order; the others do not know the argument
         return sharding_class(sharding_infos, env, device, sites=self._qcomm_sites, meters=self.qcomm_meters, **kwargs)
 
     def input_dist(self, ctx: Any, features: Any) -> Any:
@@ -211,6 +212,24 @@ def _refuse_unsupported(params: dict[str, ParameterSharding], tables: list[str])
             )
 
 
+def _refuse_empty_shards(params: dict[str, ParameterSharding], tables: list[str], device: torch.device | None) -> None:
+    """More ranks than rows: TorchRec's lookup takes such shards on GPUs only, and ends in an error of another kind on CPU."""
+    if device is None or device.type != "cpu":
+        return
+    for table in tables:
+        shards = getattr(params[table].sharding_spec, "shards", None) or ()
+        if any(shard.shard_sizes[0] == 0 for shard in shards):
+            raise ShardingError(
+                describe(
+                    f"table {table!r}, {params[table].sharding_type}",
+                    "a rank would own no rows, which TorchRec cannot look up on CPU",
+                    got=[shard.shard_sizes[0] for shard in shards],
+                    allowed="at least one row for each rank",
+                    todo="Shard the table another way, or over fewer ranks.",
+                )
+            )
+
+
 def _local_world_size() -> int | None:
     text = os.environ.get("LOCAL_WORLD_SIZE")
     if text is None:
@@ -223,13 +242,17 @@ def _local_world_size() -> int | None:
 
 
 def _sites(
-    configs: list[EmbeddingBagConfig], params: dict[str, ParameterSharding], qcomm: QCommEmbeddingBagCollectionSharder
+    configs: list[EmbeddingBagConfig],
+    params: dict[str, ParameterSharding],
+    qcomm: QCommEmbeddingBagCollectionSharder,
+    device: torch.device | None,
 ) -> SiteCodecs:
     """The codecs of a collection's tables, if its plan can be exchanged by them."""
     for config in configs:
         if config.name not in params:
             raise ShardingError(describe("plan", "a table of the collection is not in it", got=config.name, allowed=params))
     _refuse_unsupported(params, [config.name for config in configs])
+    _refuse_empty_shards(params, [config.name for config in configs], device)
     resolved = qcomm.policy.resolve(Table(c.name, c.num_embeddings, c.embedding_dim) for c in configs)
     sites = SiteCodecs(resolved, qcomm.devices_per_host, qcomm.codec_factory)
     hosts, world = sites.devices_per_host, dist.get_world_size() if dist.is_initialized() else 1

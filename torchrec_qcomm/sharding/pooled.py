@@ -1,4 +1,4 @@
-"""Pooled output dists over the byte exchange, and TorchRec's shardings that make them: table-, column-, table-column-wise."""
+"""Pooled output dists over the byte exchange, and TorchRec's shardings that make them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torchrec.distributed.dist_data import PooledEmbeddingsAwaitable
 from torchrec.distributed.embedding_sharding import BaseEmbeddingDist, EmbeddingShardingContext
 from torchrec.distributed.embedding_types import GroupedEmbeddingConfig
 from torchrec.distributed.sharding.cw_sharding import CwPooledEmbeddingSharding
+from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingSharding
 from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingSharding
 from torchrec.distributed.sharding.twcw_sharding import TwCwPooledEmbeddingSharding
 from torchrec.distributed.types import Awaitable, ShardingType
@@ -22,7 +23,7 @@ from torchrec_qcomm.errors import ShardingError, WireError, describe
 from torchrec_qcomm.policy import Direction, Link
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
-from torchrec_qcomm.wire import Column, PooledLayout, Side
+from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side
 
 _COLLECTIVE = "all_to_all"
 
@@ -48,6 +49,7 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         sites: the codecs.
         meters: where launches are counted.
         callbacks: applied to the result in order, as TorchRec's own dist does.
+        layout: `PooledLayout` where ranks own whole vectors, `ReduceLayout` where a vector is the sum of all ranks'.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         sites: SiteCodecs,
         meters: Meters,
         callbacks: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (),
+        layout: type[PooledLayout] = PooledLayout,
     ) -> None:
         super().__init__()
         self._group, self._dtype, self._meters = group, dtype, meters
@@ -70,11 +73,10 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         def link_of(owner: int, sample: int) -> Link:
             return sites.link(self._ranks[owner], self._ranks[sample])
 
-        def layout(direction: Direction) -> PooledLayout[Link]:
-            return PooledLayout(columns, partial(sites.codec, direction=direction), link_of, dtype)
-
-        self._forward_layout = layout(Direction.FORWARD)
-        self._backward_layout = layout(Direction.BACKWARD)
+        self._forward_layout, self._backward_layout = (
+            layout(columns, partial(sites.codec, direction=direction), link_of, dtype)
+            for direction in (Direction.FORWARD, Direction.BACKWARD)
+        )
 
     def forward(
         self, local_embs: torch.Tensor, sharding_ctx: EmbeddingShardingContext | None = None
@@ -135,6 +137,8 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
 class _ExchangedMixin:
     """Gives a TorchRec sharding whose lookup is exchanged by one all-to-all the quantized output dist."""
 
+    _layout: type[PooledLayout] = PooledLayout
+
     def __init__(self, *args: Any, sites: SiteCodecs, meters: Meters, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._sites, self._meters = sites, meters
@@ -153,7 +157,8 @@ class _ExchangedMixin:
             dtype=payload_dtype(config for configs in grouped for config in configs),
             sites=self._sites,
             meters=self._meters,
-            callbacks=native._callbacks or (),
+            callbacks=getattr(native, "_callbacks", None) or (),  # a row-wise dist has none
+            layout=self._layout,
         )
 
 
@@ -169,10 +174,17 @@ class QCommTwCwPooledEmbeddingSharding(_ExchangedMixin, TwCwPooledEmbeddingShard
     """Table-column-wise."""
 
 
+class QCommRwPooledEmbeddingSharding(_ExchangedMixin, RwPooledEmbeddingSharding):
+    """Row-wise: a reduce-scatter whose sum is made at the receiver, after decoding."""
+
+    _layout = ReduceLayout
+
+
 POOLED_SHARDINGS = {
     ShardingType.TABLE_WISE.value: QCommTwPooledEmbeddingSharding,
     ShardingType.COLUMN_WISE.value: QCommCwPooledEmbeddingSharding,
     ShardingType.TABLE_COLUMN_WISE.value: QCommTwCwPooledEmbeddingSharding,
+    ShardingType.ROW_WISE.value: QCommRwPooledEmbeddingSharding,
 }
 """The sharding types whose exchange is quantized."""
 

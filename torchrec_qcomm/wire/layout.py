@@ -61,20 +61,37 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Layer:
+    """Blocks that cover all values of a side once, and the bytes that they stand for.
+
+    Attributes:
+        blocks: what to encode or decode.
+        start: where the bytes of the layer start in the buffer.
+        nbytes: how many there are.
+        twin: index of an earlier layer whose bytes are the same when the same values are encoded.
+    """
+
+    blocks: tuple[Block, ...]
+    start: int
+    nbytes: int
+    twin: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Side:
     """One end of an exchange at one rank: a tensor of values and the buffer that stands for it.
 
     Attributes:
         shape: of the values.
         dtype: of the values.
-        blocks: what to encode or decode; together they cover all values and all bytes once.
+        layers: mostly one. With several, decoding sums them, and encoding writes the same values into each.
         splits: bytes exchanged with each rank of the group, in rank order.
         cells: for each rank of the group, ``{table: Cell}``; the wire bytes of a rank's cells sum to its split.
     """
 
     shape: tuple[int, int]
     dtype: torch.dtype
-    blocks: tuple[Block, ...]
+    layers: tuple[Layer, ...]
     splits: tuple[int, ...]
     cells: tuple[dict[str, Cell], ...]
 
@@ -195,7 +212,7 @@ class PooledLayout(Generic[LinkT]):
         return Side(
             shape=(row, sum(column.dim for column in self._columns[rank])),
             dtype=self._dtype,
-            blocks=tuple(blocks),
+            layers=(Layer(tuple(blocks), 0, byte),),
             splits=tuple(w.nbytes * size for w, size in zip(wire_rows, batch_sizes, strict=True)),
             cells=tuple(w.counted(size) for w, size in zip(wire_rows, batch_sizes, strict=True)),
         )
@@ -218,7 +235,34 @@ class PooledLayout(Generic[LinkT]):
         return Side(
             shape=(batch_size, width),
             dtype=self._dtype,
-            blocks=tuple(blocks),
+            layers=(Layer(tuple(blocks), 0, byte),),
             splits=tuple(w.nbytes * batch_size for w in wire_rows),
+            cells=tuple(w.counted(batch_size) for w in wire_rows),
+        )
+
+
+class ReduceLayout(PooledLayout[LinkT]):
+    """The plan of a reduce-scatter: every rank owns rows of every table, and a sample's values are the sum of all lookups.
+
+    A lookup goes out as in `PooledLayout`. At the samples' end every owner's bytes are a layer of their own over the same
+    values: forward they are decoded and summed, and backward every owner is sent the same gradients.
+    """
+
+    def _sample_side(self, rank: int, batch_size: int) -> Side:
+        """The samples' end: values ``[batch_size, sum of dims]``, one layer an owner."""
+        wire_rows = [self._wire_row(owner, rank) for owner in range(len(self._columns))]
+        width = wire_rows[0].values
+        layers: list[Layer] = []
+        byte = 0
+        for i, wire_row in enumerate(wire_rows):
+            nbytes = batch_size * wire_row.nbytes
+            twin = next((j for j in range(i) if wire_rows[j] == wire_row), None)
+            layers.append(Layer(tuple(wire_row.blocks(batch_size, 0, width, byte)), byte, nbytes, twin))
+            byte += nbytes
+        return Side(
+            shape=(batch_size, width),
+            dtype=self._dtype,
+            layers=tuple(layers),
+            splits=tuple(layer.nbytes for layer in layers),
             cells=tuple(w.counted(batch_size) for w in wire_rows),
         )
