@@ -38,6 +38,10 @@ TABLES = (
 
 MIXED_TYPES = ("table_wise", "column_wise", "table_column_wise", "data_parallel")
 
+ROWS_DEALT_OUT = ("row_wise", "table_row_wise", "grid_shard")
+LOCAL = 2
+"""Ranks of a host, in the tests of shardings that look at hosts."""
+
 SGD = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": 1.0}
 """A fused optimizer whose update is the applied gradient itself."""
 
@@ -76,8 +80,8 @@ def placed(
         if kind == "data_parallel":
             plan[t.name] = ParameterSharding(sharding_type=kind, compute_kernel="dense", ranks=list(range(world)))
             continue
-        if kind == "row_wise":
-            plan[t.name] = _row_wise(t, world)
+        if kind in ROWS_DEALT_OUT:
+            plan[t.name] = _rows_dealt_out(kind, i, t, world)
             continue
         if kind == "table_wise":
             widths, owners = [t.dim], [i % holders]
@@ -97,12 +101,24 @@ def placed(
     return plan
 
 
-def _row_wise(t: TableSpec, world: int) -> ParameterSharding:
-    """Rows dealt out in equal blocks, the last one with what is left, as TorchRec's planner does."""
-    size = -(-t.rows // world)
-    cuts = [(min(rank * size, t.rows), min((rank + 1) * size, t.rows)) for rank in range(world)]
-    shards = [ShardMetadata([a, 0], [b - a, t.dim], f"rank:{rank}/cpu") for rank, (a, b) in enumerate(cuts)]
-    return ParameterSharding("row_wise", "fused", list(range(world)), EnumerableShardingSpec(shards))
+def _rows_dealt_out(kind: str, i: int, t: TableSpec, world: int) -> ParameterSharding:
+    """Rows in equal blocks, the last one with what is left, over all ranks or those of one host of two.
+
+    A grid table is cut into two column shards first, on two hosts if there are.
+    """
+    local = world if kind == "row_wise" else LOCAL
+    hosts = world // local
+    size = -(-t.rows // local)
+    cuts = [(min(rank * size, t.rows), min((rank + 1) * size, t.rows)) for rank in range(local)]
+    narrow = t.dim // 16 * 4
+    columns = [(0, narrow), (narrow, t.dim - narrow)] if kind == "grid_shard" else [(0, t.dim)]
+    shards, ranks = [], []
+    for j, (column, width) in enumerate(columns):
+        for rank, (a, b) in enumerate(cuts, start=(i + j) % hosts * local):
+            shards.append(ShardMetadata([a, column], [b - a, width], f"rank:{rank}/cpu"))
+            ranks.append(rank)
+    # TorchRec takes the first rank of the host for table-row-wise, but every shard's for the others.
+    return ParameterSharding(kind, "fused", ranks, EnumerableShardingSpec(shards))
 
 
 def load_full(sharded: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
@@ -116,10 +132,17 @@ def load_full(sharded: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> 
             shard.tensor.copy_(_cut(full, shard.metadata))
 
 
+def copy_shards(source: torch.nn.Module, target: torch.nn.Module) -> None:
+    """Give the shards of one sharded collection to another with the same plan."""
+    for mine, theirs in zip(source.state_dict().values(), target.state_dict().values(), strict=True):
+        for a, b in zip(mine.local_shards(), theirs.local_shards(), strict=True):
+            b.tensor.copy_(a.tensor)
+
+
 def local_weights(sharded: torch.nn.Module) -> dict[tuple[str, int], torch.Tensor]:
     """This rank's shards as ``{(table, first column): copy}``; data-parallel tables, which nothing updates here, left out.
 
-    A row-wise table has one shard a rank, at column 0.
+    A rank has at most one shard of a table at a column, whatever its rows.
     """
     return {
         (key.split(".")[-2], shard.metadata.shard_offsets[1]): shard.tensor.detach().clone()

@@ -1,4 +1,4 @@
-"""What the ranks of the reduce-scatter tests do: row-wise tables, whose samples' values are sums over all ranks."""
+"""What the ranks of the reduce-scatter tests do: tables whose rows are dealt out, so that values are sums over ranks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,55 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.sharding.models import SGD, TABLES, batch, collection, local_weights, placed, upstream
+from tests.sharding.models import LOCAL, SGD, TABLES, batch, collection, copy_shards, local_weights, placed, upstream
 from tests.sharding.scenarios import _in_feature_order, _over, shard
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder
 
 FEATURES = [(feature, t) for t in TABLES for feature in t.features]
+WIDTH = sum(t.dim for _, t in FEATURES)
+
+
+class Dealt:
+    """A plan that deals rows out, and the sums that travel under it.
+
+    Args:
+        kind: sharding type.
+        world: ranks.
+    """
+
+    def __init__(self, kind: str, world: int) -> None:
+        self.plan = placed(TABLES, kind, world)
+        self.parts = world if kind == "row_wise" else LOCAL
+        self.hosts = world // self.parts
+        self.two_hops = kind != "row_wise"
+
+    def cuts(self, table: str) -> list[list[Any]]:
+        """The row shards of each column shard of a table."""
+        shards = self.plan[table].sharding_spec.shards
+        return [shards[i : i + self.parts] for i in range(0, len(shards), self.parts)]
+
+    def shares(self, features: KeyedJaggedTensor) -> list[torch.Tensor]:
+        """What each owner of a row shard sends, before any mean is taken: ``[batch, all dims]`` for each part."""
+        features, shares = summed(features), []
+        for part in range(self.parts):
+            module = collection(weighted=True)  # sums only
+            for t in TABLES:
+                first, rows = self.cuts(t.name)[0][part].shard_offsets[0], self.cuts(t.name)[0][part].shard_sizes[0]
+                weight = module.embedding_bags[t.name].weight.data
+                weight[:first], weight[first + rows :] = 0.0, 0.0
+            empty = features.stride() == 0  # an unsharded collection cannot look that up
+            shares.append(torch.zeros(0, WIDTH) if empty else _in_feature_order(module(features)).detach())
+        return shares
+
+    def bound(self, policy: Policy, values: torch.Tensor, direction: str, link: str) -> torch.Tensor:
+        """The codecs' bounds, each over the columns that share a row on the wire."""
+        resolved = policy.resolve(Table(t.name, t.rows, t.dim) for t in TABLES)
+        columns = [(t.name, column[0].shard_sizes[1]) for _, t in FEATURES for column in self.cuts(t.name)]
+        pieces = values.split([width for _, width in columns], dim=1)
+        sites = [codecs.get(resolved.codec(table, direction, link)) for table, _ in columns]
+        return torch.cat([codec.error_bound(piece) for codec, piece in zip(sites, pieces, strict=True)], dim=1)
 
 
 def summed(features: KeyedJaggedTensor) -> KeyedJaggedTensor:
@@ -30,26 +72,7 @@ def summed(features: KeyedJaggedTensor) -> KeyedJaggedTensor:
     )
 
 
-def partial_sums(features: KeyedJaggedTensor, plan: Any, world: int) -> list[torch.Tensor]:
-    """For each owner, its share of the sums before any mean is taken: what goes over the wire. ``[batch, all dims]``."""
-    shares, features = [], summed(features)
-    for rank in range(world):
-        module = collection(weighted=True)  # sums only
-        for t in TABLES:
-            (first, _), (rows, _) = (
-                getattr(plan[t.name].sharding_spec.shards[rank], k) for k in ("shard_offsets", "shard_sizes")
-            )
-            weight = module.embedding_bags[t.name].weight.data
-            weight[:first], weight[first + rows :] = 0.0, 0.0
-        shares.append(_in_feature_order(module(features)).detach() if features.stride() else torch.zeros(0, _width()))
-    return shares
-
-
-def _width() -> int:
-    return sum(t.dim for _, t in FEATURES)
-
-
-def means(features: Any) -> torch.Tensor:
+def means(features: KeyedJaggedTensor) -> torch.Tensor:
     """What a sum is divided by, ``[batch, all dims]``: the number of ids for mean-pooled features, else 1."""
     lengths = features.lengths().view(len(FEATURES), -1)
     columns = [
@@ -61,81 +84,80 @@ def means(features: Any) -> torch.Tensor:
     return torch.cat(columns, dim=1).float()
 
 
-def train_beside_native(rank: int, world: int, sizes: Sequence[int], weighted: bool, steps: int) -> dict[str, float]:
+def train_beside_native(rank: int, world: int, kind: str, sizes: Sequence[int], weighted: bool, steps: int) -> dict[str, float]:
     """`none` beside TorchRec's synchronous collectives, which can do uneven batches on gloo; differences over what is allowed.
 
-    The weights of both are made equal again before every step, so that only the exchange is compared.
+    Both start every step from the same weights, so that only the exchange is compared.
     """
-    plan = placed(TABLES, "row_wise", world)
-    ours = shard(QCommEmbeddingBagCollectionSharder(fused_params=SGD), collection(weighted=weighted), plan)
-    native = shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(weighted=weighted), plan)
+    dealt = Dealt(kind, world)
+    ours = shard(QCommEmbeddingBagCollectionSharder(fused_params=SGD), collection(weighted=weighted), dealt.plan)
+    native = shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(weighted=weighted), dealt.plan)
     worst = {"output": 0.0, "weights": 0.0}
     for i in range(steps):
         features = batch(TABLES, sizes[rank], seed=100 * i + rank, weighted=weighted)
-        shares = partial_sums(features, plan, world)
-        divisor = torch.ones_like(shares[0]) if weighted else means(features)
-        if i:
-            native.load_state_dict(ours.state_dict())
-            shares = None  # the weights have moved on: only the weights' update is compared from the second step on
-        got = ours(features)
+        got = _in_feature_order(ours(features))
         comm_ops.set_use_sync_collectives(True)
         try:
-            want = native(features)
-            want_values = _in_feature_order(want)
-            gradient = upstream(*want_values.shape, seed=100 * i + rank)
-            want_values.backward(gradient)
+            want = _in_feature_order(native(features))
+            gradient = upstream(*want.shape, seed=100 * i + rank)
+            want.backward(gradient)
         finally:
             comm_ops.set_use_sync_collectives(False)
-        got_values = _in_feature_order(got)
-        got_values.backward(gradient)
-        if shares is not None:
-            # Sums of W terms in another order, and of the bag's own terms in both.
-            limit = (
-                2 * world * 2.0**-24 * sum(share.abs() for share in shares) / divisor + 2.0**-22 * want_values.detach().abs()
-            )
-            worst["output"] = max(worst["output"], _over(got_values.detach() - want_values.detach(), limit))
+        got.backward(gradient)
+        if i == 0:  # the shares are those of the first weights
+            shares = dealt.shares(features)
+            divisor = torch.ones_like(shares[0]) if weighted else means(features)
+            # Sums of W terms in another order, and the bags' own sums, which are split among ranks alike in both.
+            limit = world * 2.0**-24 * sum(share.abs() for share in shares) / divisor + 2.0**-23 * want.detach().abs()
+            worst["output"] = _over(got.detach() - want.detach(), limit)
         mine, theirs = local_weights(ours), local_weights(native)
         for key in mine:
             limit = 2.0**-22 * theirs[key].abs() + 2.0**-30
             worst["weights"] = max(worst["weights"], _over(mine[key] - theirs[key], limit))
+        copy_shards(ours, native)
     return worst
 
 
-def quantized_step(rank: int, world: int, sizes: Sequence[int], policy: Policy, weighted: bool) -> dict[str, Any]:
-    """One quantized step: errors over the sum of the owners' bounds, forward; over the gradients' bounds, backward."""
-    plan = placed(TABLES, "row_wise", world)
-    quantized = shard(QCommEmbeddingBagCollectionSharder(policy, fused_params=SGD), collection(weighted=weighted), plan)
-    exact = shard(QCommEmbeddingBagCollectionSharder(fused_params=SGD), collection(weighted=weighted), plan, fqn="exact")
-    resolved = policy.resolve(Table(t.name, t.rows, t.dim) for t in TABLES)
+def quantized_step(rank: int, world: int, kind: str, sizes: Sequence[int], policy: Policy, weighted: bool) -> dict[str, Any]:
+    """One quantized step: errors over the sum of the bounds of all that is added up, hop by hop."""
+    dealt = Dealt(kind, world)
+    quantized = shard(QCommEmbeddingBagCollectionSharder(policy, fused_params=SGD), collection(weighted=weighted), dealt.plan)
+    exact = shard(QCommEmbeddingBagCollectionSharder(fused_params=SGD), collection(weighted=weighted), dealt.plan, fqn="exact")
     features = batch(TABLES, sizes[rank], seed=rank, weighted=weighted)
     got, want = (_in_feature_order(sharded(features)) for sharded in (quantized, exact))
-    shares = partial_sums(features, plan, world)
-    divisor = torch.ones_like(shares[0]) if weighted else means(features)
     gradient = upstream(*want.shape, seed=rank)
+    shares = dealt.shares(features)
+    divisor = torch.ones_like(shares[0]) if weighted else means(features)
+    sent = gradient / divisor  # the wire carries sums, and the gradients of sums
 
-    def bound(values: torch.Tensor, direction: str) -> torch.Tensor:
-        pieces = values.split([t.dim for _, t in FEATURES], dim=1)
-        sites = [codecs.get(resolved.codec(t.name, direction, "intra_host")) for _, t in FEATURES]
-        return torch.cat([codec.error_bound(piece) for codec, piece in zip(sites, pieces, strict=True)], dim=1)
-
-    limit = sum(bound(share, "forward") for share in shares) / divisor
-    limit = limit + 2.0**-20 * sum(share.abs() for share in shares) / divisor  # the bags' own sums round, in another order
+    first = "intra_host" if dealt.two_hops else "inter_host"
+    forward = sum(dealt.bound(policy, share, "forward", first) for share in shares)
+    backward = dealt.bound(policy, sent, "backward", "inter_host")
+    if dealt.two_hops:
+        # The second hop quantizes what the first has moved a little: hence 1.1.
+        forward = 1.1 * (forward + dealt.bound(policy, sum(shares), "forward", "inter_host"))
+        backward = 1.1 * (backward + dealt.hosts * dealt.bound(policy, sent / dealt.hosts, "backward", "intra_host"))
+    forward = forward / divisor + 2.0**-20 * sum(share.abs() for share in shares) / divisor
 
     before = local_weights(quantized)
     got.backward(gradient)
     want.backward(gradient)
-    sent = gradient / divisor  # the wire carries gradients of the sums
-    allowed = _weight_bounds(features, bound(sent, "backward"))
+    allowed, after, exactly = _weight_bounds(features, backward), local_weights(quantized), local_weights(exact)
     start, worst, equal = collection(), {}, {}
-    for (table, column), after in local_weights(exact).items():
-        (first, _), (rows, _) = (getattr(plan[table].sharding_spec.shards[rank], k) for k in ("shard_offsets", "shard_sizes"))
-        part = slice(first, first + rows)
-        delta, exactly = before[table, column] - local_weights(quantized)[table, column], before[table, column] - after
-        slack = 2.0**-22 * start.embedding_bags[table].weight.detach()[part].abs()
-        worst[table] = _over(delta - exactly, allowed[table][part] + slack)
-        equal[table] = torch.equal(delta, exactly)
+    for t in TABLES:
+        for column in dealt.cuts(t.name):
+            for piece in column:
+                key = (t.name, piece.shard_offsets[1])
+                if piece.placement.rank() != rank:
+                    continue
+                (row, at), (rows, width) = piece.shard_offsets, piece.shard_sizes
+                part = (slice(row, row + rows), slice(at, at + width))
+                slack = 2.0**-22 * start.embedding_bags[t.name].weight.detach()[part].abs()
+                moved = (before[key] - after[key]) - (before[key] - exactly[key])
+                worst[key] = _over(moved, allowed[t.name][part] + slack)
+                equal[key] = torch.equal(after[key], exactly[key])
     return {
-        "forward": _over(got.detach() - want.detach(), limit),
+        "forward": _over(got.detach() - want.detach(), forward),
         "forward equal": torch.equal(got, want),
         "backward": worst,
         "backward equal": equal,

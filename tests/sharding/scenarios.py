@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torchrec.distributed import comm
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
@@ -21,6 +22,8 @@ CPU = torch.device("cpu")
 
 def shard(sharder: Any, module: EmbeddingBagCollection, plan: Any, fqn: str = "ebc") -> Any:
     """Shard over the default process group and give the shards the module's weights."""
+    # TorchRec keeps the groups of the first host layout that a process saw; each task here has groups of its own.
+    comm._INTRA_PG = comm._CROSS_PG = None
     weights = {name: bag.weight.detach().clone() for name, bag in module.embedding_bags.items()}
     sharded = sharder.shard(module, plan, ShardingEnv.from_process_group(dist.group.WORLD), CPU, module_fqn=fqn)
     load_full(sharded, weights)
@@ -153,26 +156,29 @@ def _weight_bounds(features: Any, output_bounds: torch.Tensor) -> dict[str, torc
 def traffic(rank: int, world: int, sharding_type: str, sizes: Sequence[int], policy: Policy) -> dict[str, Any]:
     """Two measured steps: what the meter says, and what really went into all_to_all_single."""
     plan = placed(TABLES, sharding_type, world, holders=max(world - 1, 1))
-    sharded = shard(QCommEmbeddingBagCollectionSharder(policy, fused_params=SGD), collection(), plan)
+    module = collection(weighted=sharding_type == "grid_shard")  # whose means are refused
+    sharded = shard(QCommEmbeddingBagCollectionSharder(policy, fused_params=SGD), module, plan)
     spied: list[int] = [0] * world
     real = dist.all_to_all_single
 
     def spy(output: torch.Tensor, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if input.dtype == torch.uint8:  # ids and lengths are int64
-            for peer, size in enumerate(kwargs["input_split_sizes"]):
+            peers = dist.get_process_group_ranks(kwargs["group"])
+            for peer, size in zip(peers, kwargs["input_split_sizes"], strict=True):
                 spied[peer] += size
         return real(output, input, *args, **kwargs)
 
-    step(sharded, batch(TABLES, sizes[rank], seed=rank), seed=rank)
+    batches = [batch(TABLES, sizes[rank], seed=i, weighted=module.is_weighted()) for i in range(4)]
+    step(sharded, batches[0], seed=rank)
     with measure_traffic(sharded) as meter:
         dist.all_to_all_single = spy
         try:
-            for i in range(2):
-                step(sharded, batch(TABLES, sizes[rank], seed=i), seed=i)
+            for features in batches[1:3]:
+                step(sharded, features, seed=rank)
         finally:
             dist.all_to_all_single = real
         everyone = meter.gather()
-    step(sharded, batch(TABLES, sizes[rank], seed=rank), seed=rank)
+    step(sharded, batches[3], seed=rank)
     after = meter.gather()
     meter.reset()
     return {

@@ -19,7 +19,7 @@ from tests.sharding.models import SGD, TABLES, batch, collection, placed
 from tests.sharding.scenarios import shard
 from torchrec_qcomm.errors import DisagreementError, PolicyError, QCommError, ShardingError
 from torchrec_qcomm.policy import Policy, Rule
-from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection, embedding_bag
+from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection, start_up
 from torchrec_qcomm.sharding.agreement import Agreement
 
 INT8 = Policy("int8", "int8")
@@ -61,7 +61,7 @@ def disagree(rank: int, world: int, how: str) -> str:
     if odd and how == "features":  # the same features, in other tables
         tables = (replace(TABLES[0], features=("f0",)), replace(TABLES[1], features=("f1", "f2")), *TABLES[2:])
     if how == "version":
-        embedding_bag.__version__ = f"9.9.{int(odd)}"
+        start_up.__version__ = f"9.9.{int(odd)}"
     if how == "sharder" and odd:
         # TorchRec's own constructor says nothing to the other ranks.
         return str(type(shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(), plan)).__name__)
@@ -183,7 +183,7 @@ def test_a_store_that_has_gone_is_said_so(monkeypatch: pytest.MonkeyPatch) -> No
 def refusals(rank: int, world: int) -> dict[str, str]:
     tables = placed(TABLES, "table_wise", world)
     forced = placed(TABLES, "table_wise", world)
-    forced["t1"].sharding_type = "table_row_wise"
+    forced["t1"].sharding_type = "future_wise"
     links = Policy(rules=(Rule(link="inter_host", forward="int4"),))
     half = {**SGD, "output_dtype": SparseType.FP16}
     local = os.environ.pop("LOCAL_WORLD_SIZE")
@@ -195,6 +195,7 @@ def refusals(rank: int, world: int) -> dict[str, str]:
     unplanned = {name: sharding for name, sharding in tables.items() if name != "t2"}
     moving = shard(sharder(INT8), collection(), tables)
     return {
+        "grid mean": raised(lambda: shard(sharder(INT8), collection(), placed(TABLES, "grid_shard", world))),
         "few rows": raised(lambda: shard(sharder(INT8), collection(few), placed(few, "row_wise", world))),
         "unplanned": raised(lambda: shard(sharder(INT8), collection(), unplanned)),
         "uneven hosts": raised(lambda: shard(sharder(links, devices_per_host=3), collection(), tables)),
@@ -216,16 +217,17 @@ def refusals(rank: int, world: int) -> dict[str, str]:
 def test_settings_that_cannot_work_are_refused(ranks: RankPool) -> None:
     for answer in ranks.run(2, refusals):
         assert answer["links"].startswith("ShardingError: table 't0': its codec depends on the link")
-        assert "'t1': the exchange of this sharding type is not supported yet; got 'table_row_wise'" in answer["forced"]
+        assert "'t1': the exchange of this sharding type is not supported yet; got 'future_wise'" in answer["forced"]
         assert answer["doubled"].startswith("ShardingError: table 't3', forward")
         assert "fp32" in answer["doubled"]
         assert answer["typo"].startswith("PolicyError")
         assert "'t_*'" in answer["typo"]
         assert "allow_unmatched" in answer["typo"]
+        assert "table 't1', grid_shard: TorchRec returns sums where means are asked for" in answer["grid mean"]
         assert "table 't0', row_wise: a rank would own no rows" in answer["few rows"]
         assert "plan: a table of the collection is not in it; got 't2'" in answer["unplanned"]
         assert "got 3; allowed: a divisor of 2" in answer["uneven hosts"]
-        assert "'t1': the exchange of this sharding type is not supported yet; got 'table_row_wise'" in answer["moved"]
+        assert "'t1': the exchange of this sharding type is not supported yet; got 'future_wise'" in answer["moved"]
         assert answer["in time"] == "nothing raised"
 
 
@@ -272,6 +274,8 @@ def test_only_supported_types_are_offered(device: str) -> None:
         ShardingType.COLUMN_WISE.value,
         ShardingType.TABLE_COLUMN_WISE.value,
         ShardingType.ROW_WISE.value,
+        ShardingType.TABLE_ROW_WISE.value,
+        ShardingType.GRID_SHARD.value,
     }
 
 

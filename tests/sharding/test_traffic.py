@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding.models import TABLES, placed
+from tests.sharding.models import LOCAL, TABLES, TableSpec, placed
 from tests.sharding.scenarios import traffic
 from tests.sharding.test_quantized import MIXED, SHARDINGS
+from torchrec_qcomm.policy import Policy, Rule
 
 ROW_BYTES = {
     "int8": lambda dim: dim + 8,
@@ -50,3 +51,45 @@ def test_counted_bytes_are_sent_bytes(ranks: RankPool, sharding_type: str) -> No
         assert answer["fp32"] == 4 * sum(values for values, _ in tables.values())
         assert answer["counts nothing outside the block"]
         assert answer["reset"] == 0
+
+
+HOPS = Policy("int4", "int8", rules=(Rule(link="intra_host", forward="bf16", backward="fp16"),))
+
+
+def hop_bytes(direction: str, source: int, destination: int, dim: int) -> int:
+    """A row under `HOPS`, on hosts of two: 16 bits inside a host and for a rank's own share, else int4 or int8."""
+    if source // LOCAL == destination // LOCAL:
+        return 2 * dim
+    return ROW_BYTES["int4" if direction == "forward" else "int8"](dim)
+
+
+@pytest.mark.parametrize("kind", ["table_row_wise", "grid_shard"])
+def test_both_hops_are_counted(ranks: RankPool, kind: str) -> None:
+    """Inside the host that owns a shard, each rank is sent all samples of its local rank; across, those of one rank."""
+    sizes, world, steps = (8, 8, 5, 1), 4, 2
+    answers = ranks.run(world, traffic, kind, sizes, HOPS, env={"LOCAL_WORLD_SIZE": str(LOCAL)})
+    plan = placed(TABLES, kind, world)
+    forward = [[0] * world for _ in range(world)]
+    backward = [[0] * world for _ in range(world)]
+
+    def row(t: TableSpec, dim: int, source: int, destination: int, samples: int) -> None:
+        rows = steps * samples * len(t.features)
+        forward[source][destination] += rows * hop_bytes("forward", source, destination, dim)
+        backward[destination][source] += rows * hop_bytes("backward", destination, source, dim)
+
+    for t in TABLES:
+        shards, owners = plan[t.name].sharding_spec.shards, plan[t.name].ranks
+        for column in range(0, len(shards), LOCAL):
+            dim, host = shards[column].shard_sizes[1], owners[column] // LOCAL
+            for local in range(LOCAL):
+                reducer = host * LOCAL + local
+                mine = sum(sizes[local::LOCAL])
+                for owner in owners[column : column + LOCAL]:
+                    row(t, dim, owner, reducer, mine)
+                for sample in range(local, world, LOCAL):
+                    row(t, dim, reducer, sample, sizes[sample])
+    both = [[f + b for f, b in zip(*pair, strict=True)] for pair in zip(forward, backward, strict=True)]
+    for rank, answer in enumerate(answers):
+        assert answer["forward"] == forward
+        assert answer["matrix"] == both
+        assert answer["spied"] == [both[rank][peer] for peer in range(world)]

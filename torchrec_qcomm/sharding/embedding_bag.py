@@ -8,31 +8,25 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import (
     EmbeddingBagCollectionSharder,
     ShardedEmbeddingBagCollection,
     replace_placement_with_meta_device,
 )
 from torchrec.distributed.sharding.cw_sharding import CwPooledEmbeddingSharding
-from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingType
-from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.distributed.types import ParameterSharding, ShardingEnv
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from torchrec_qcomm import codecs
 from torchrec_qcomm.errors import PolicyError, QCommError, ShardingError, describe
-from torchrec_qcomm.policy import Policy, Table
+from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.sharding.agreement import Agreement
-from torchrec_qcomm.sharding.pooled import POOLED_SHARDINGS
-from torchrec_qcomm.sharding.sites import CodecFactory, SiteCodecs
+from torchrec_qcomm.sharding.shardings import POOLED_SHARDINGS
+from torchrec_qcomm.sharding.sites import CodecFactory
+from torchrec_qcomm.sharding.start_up import SUPPORTED_TYPES, common_record, refuse_unsupported, site_codecs
 from torchrec_qcomm.sharding.traffic import Meters
-from torchrec_qcomm.version import __version__
 
 logger = logging.getLogger(__name__)
-
-SUPPORTED_TYPES = (ShardingType.DATA_PARALLEL.value, *POOLED_SHARDINGS)
-"""What the sharder offers: data-parallel tables, which are not exchanged, and those whose exchange it replaces."""
 
 
 class QCommShardedEmbeddingBagCollection(ShardedEmbeddingBagCollection):
@@ -53,8 +47,15 @@ class QCommShardedEmbeddingBagCollection(ShardedEmbeddingBagCollection):
         configs = module.embedding_bag_configs()
         agreement = None if env.process_group is None else Agreement(env.process_group, module_fqn or "")
         try:
-            sites = _sites(configs, table_name_to_parameter_sharding, qcomm, kwargs.get("device"))
-            record = _record(sites, configs, table_name_to_parameter_sharding, kwargs)
+            sites = site_codecs(
+                configs,
+                table_name_to_parameter_sharding,
+                qcomm.policy,
+                qcomm.devices_per_host,
+                qcomm.codec_factory,
+                kwargs.get("device"),
+            )
+            record = common_record(sites, configs, table_name_to_parameter_sharding, kwargs)
         except QCommError as error:
             if agreement:
                 agreement.fail(error)
@@ -87,7 +88,7 @@ class QCommShardedEmbeddingBagCollection(ShardedEmbeddingBagCollection):
 
     def update_shards(self, changed_sharding_params: Any, env: ShardingEnv, device: torch.device | None) -> None:
         """TorchRec's own dynamic resharding; unsupported types are refused before anything moves."""
-        _refuse_unsupported(changed_sharding_params, list(changed_sharding_params))
+        refuse_unsupported(changed_sharding_params, list(changed_sharding_params))
         super().update_shards(changed_sharding_params, env, device)
 
 
@@ -199,37 +200,6 @@ class QCommEmbeddingBagCollectionSharder(EmbeddingBagCollectionSharder):
             ) from None
 
 
-def _refuse_unsupported(params: dict[str, ParameterSharding], tables: list[str]) -> None:
-    for table in tables:
-        if table in params and params[table].sharding_type not in SUPPORTED_TYPES:
-            raise ShardingError(
-                describe(
-                    f"table {table!r}",
-                    "the exchange of this sharding type is not supported yet",
-                    got=params[table].sharding_type,
-                    allowed=SUPPORTED_TYPES,
-                )
-            )
-
-
-def _refuse_empty_shards(params: dict[str, ParameterSharding], tables: list[str], device: torch.device | None) -> None:
-    """More ranks than rows: TorchRec's lookup takes such shards on GPUs only, and ends in an error of another kind on CPU."""
-    if device is None or device.type != "cpu":
-        return
-    for table in tables:
-        shards = getattr(params[table].sharding_spec, "shards", None) or ()
-        if any(shard.shard_sizes[0] == 0 for shard in shards):
-            raise ShardingError(
-                describe(
-                    f"table {table!r}, {params[table].sharding_type}",
-                    "a rank would own no rows, which TorchRec cannot look up on CPU",
-                    got=[shard.shard_sizes[0] for shard in shards],
-                    allowed="at least one row for each rank",
-                    todo="Shard the table another way, or over fewer ranks.",
-                )
-            )
-
-
 def _local_world_size() -> int | None:
     text = os.environ.get("LOCAL_WORLD_SIZE")
     if text is None:
@@ -239,57 +209,3 @@ def _local_world_size() -> int | None:
             describe("LOCAL_WORLD_SIZE in the environment", "not a number of ranks", got=text, allowed="1 or more")
         )
     return int(text)
-
-
-def _sites(
-    configs: list[EmbeddingBagConfig],
-    params: dict[str, ParameterSharding],
-    qcomm: QCommEmbeddingBagCollectionSharder,
-    device: torch.device | None,
-) -> SiteCodecs:
-    """The codecs of a collection's tables, if its plan can be exchanged by them."""
-    for config in configs:
-        if config.name not in params:
-            raise ShardingError(describe("plan", "a table of the collection is not in it", got=config.name, allowed=params))
-    _refuse_unsupported(params, [config.name for config in configs])
-    _refuse_empty_shards(params, [config.name for config in configs], device)
-    resolved = qcomm.policy.resolve(Table(c.name, c.num_embeddings, c.embedding_dim) for c in configs)
-    sites = SiteCodecs(resolved, qcomm.devices_per_host, qcomm.codec_factory)
-    hosts, world = sites.devices_per_host, dist.get_world_size() if dist.is_initialized() else 1
-    if hosts and world % hosts:
-        wrong = "the policy tells links apart, and the ranks do not fill hosts of this size"
-        raise ShardingError(describe("devices per host (LOCAL_WORLD_SIZE)", wrong, got=hosts, allowed=f"a divisor of {world}"))
-    alone = [c.name for c in configs if params[c.name].sharding_type == ShardingType.DATA_PARALLEL.value]
-    if idle := [name for name in alone if resolved.quantizes(name)]:
-        logger.warning("the policy quantizes tables that are data-parallel and so are not exchanged: %s", ", ".join(idle))
-    return sites
-
-
-def _record(
-    sites: SiteCodecs, configs: list[EmbeddingBagConfig], params: dict[str, ParameterSharding], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """All that must be equal on all ranks for their byte plans to fit."""
-
-    def placement(sharding: ParameterSharding) -> dict[str, Any]:
-        shards = getattr(sharding.sharding_spec, "shards", None) or ()
-        return {
-            "sharding_type": sharding.sharding_type,
-            "ranks": list(sharding.ranks or ()),
-            "columns": [shard.shard_sizes[1] for shard in shards],
-            "compute_kernel": EmbeddingComputeKernel(sharding.compute_kernel).value,
-            "output_dtype": str(sharding.output_dtype),
-        }
-
-    def shape(config: EmbeddingBagConfig) -> dict[str, Any]:
-        return {"rows": config.num_embeddings, "dim": config.embedding_dim, "features": list(config.feature_names)}
-
-    return {
-        "torchrec_qcomm version": __version__,
-        "devices_per_host": sites.devices_per_host,
-        "output_dtype": str((kwargs.get("fused_params") or {}).get("output_dtype")),
-        "tables": {config.name: shape(config) for config in configs},
-        "order of the tables": [config.name for config in configs],
-        "order of the sharding types": kwargs.get("sharded_module_order_overwrite"),
-        "policy": sites.policy.to_dict(),
-        "plan": {config.name: placement(params[config.name]) for config in configs},
-    }

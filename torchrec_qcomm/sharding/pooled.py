@@ -1,29 +1,23 @@
-"""Pooled output dists over the byte exchange, and TorchRec's shardings that make them."""
+"""Pooled output dists over the byte exchange: one hop, or two for shardings that sum inside a host first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial, reduce
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torchrec.distributed.comm_ops import get_gradient_division
 from torchrec.distributed.dist_data import PooledEmbeddingsAwaitable
 from torchrec.distributed.embedding_sharding import BaseEmbeddingDist, EmbeddingShardingContext
-from torchrec.distributed.embedding_types import GroupedEmbeddingConfig
-from torchrec.distributed.sharding.cw_sharding import CwPooledEmbeddingSharding
-from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingSharding
-from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingSharding
-from torchrec.distributed.sharding.twcw_sharding import TwCwPooledEmbeddingSharding
-from torchrec.distributed.types import Awaitable, ShardingType
+from torchrec.distributed.types import Awaitable, NoWait
 
 from torchrec_qcomm.collectives import Exchange, Plan
 from torchrec_qcomm.errors import ShardingError, WireError, describe
 from torchrec_qcomm.policy import Direction, Link
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
-from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side
+from torchrec_qcomm.wire import Column, PooledLayout, Side
 
 _COLLECTIVE = "all_to_all"
 
@@ -86,16 +80,11 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         Returns:
             An awaitable of ``[own batch size, sum of all dims]``, in the dtype of the lookup.
         """
-        if sharding_ctx is not None and sharding_ctx.variable_batch_per_feature:
-            raise ShardingError(
-                describe(
-                    "quantized exchange",
-                    "variable batch per feature is not supported yet",
-                    got="variable_batch_per_feature=True",
-                    allowed="one batch size for all features of a rank",
-                    todo="Use TorchRec's own sharder for this model.",
-                )
-            )
+        refuse_variable_batch(sharding_ctx)
+        if self._group.size() == 1:
+            awaitable = PooledEmbeddingsAwaitable(NoWait(local_embs))
+            awaitable.callbacks.extend(self._callbacks)
+            return awaitable
         plan = self.plan(self._batch_sizes(local_embs, sharding_ctx))
         if local_embs.numel() == 0:
             local_embs = local_embs.view(plan.lookup_out.shape)  # a rank without tables looks up a flat empty tensor
@@ -134,75 +123,48 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
             meter.count(_COLLECTIVE, direction, self._ranks, self._ranks[self._me], side, buffer)
 
 
-class _ExchangedMixin:
-    """Gives a TorchRec sharding whose lookup is exchanged by one all-to-all the quantized output dist."""
+class QCommTwoHopEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch.Tensor, torch.Tensor]):
+    """A reduce-scatter inside each host, then an all-to-all across hosts; each hop in the codecs of its own link.
 
-    _layout: type[PooledLayout] = PooledLayout
+    The lookup has the samples in the order of TorchRec's input dist for such shardings: local rank by local rank, and for each
+    of them host by host.
 
-    def __init__(self, *args: Any, sites: SiteCodecs, meters: Meters, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._sites, self._meters = sites, meters
+    Args:
+        within: over the ranks of this host, whose lookups are summed.
+        across: over the ranks of all hosts that have this local rank.
+        local_size: ranks in a host.
+        local_rank: this rank among them.
+    """
 
-    def create_output_dist(
-        self, device: torch.device | None = None
-    ) -> BaseEmbeddingDist[EmbeddingShardingContext, torch.Tensor, torch.Tensor]:
-        """TorchRec's own dist on one rank, where nothing is exchanged; else the quantized one."""
-        native = super().create_output_dist(device)  # type: ignore[misc]
-        group, grouped = self._pg, self._grouped_embedding_configs_per_rank  # type: ignore[attr-defined]
-        if group.size() == 1:
-            return native
-        return QCommPooledEmbeddingDist(
-            group,
-            columns=[columns_of(configs) for configs in grouped],
-            dtype=payload_dtype(config for configs in grouped for config in configs),
-            sites=self._sites,
-            meters=self._meters,
-            callbacks=getattr(native, "_callbacks", None) or (),  # a row-wise dist has none
-            layout=self._layout,
+    def __init__(
+        self, within: QCommPooledEmbeddingDist, across: QCommPooledEmbeddingDist, local_size: int, local_rank: int
+    ) -> None:
+        super().__init__()
+        self._within, self._across = within, across
+        self._local_size, self._local_rank = local_size, local_rank
+
+    def forward(
+        self, local_embs: torch.Tensor, sharding_ctx: EmbeddingShardingContext | None = None
+    ) -> PooledEmbeddingsAwaitable:
+        """Run the first hop, and start the second."""
+        refuse_variable_batch(sharding_ctx)
+        within = across = None
+        if sharding_ctx is not None and sharding_ctx.batch_size_per_rank:
+            by_local_rank = [sharding_ctx.batch_size_per_rank[i :: self._local_size] for i in range(self._local_size)]
+            within = EmbeddingShardingContext(batch_size_per_rank=[sum(sizes) for sizes in by_local_rank])
+            across = EmbeddingShardingContext(batch_size_per_rank=by_local_rank[self._local_rank])
+        return self._across(self._within(local_embs, within).wait(), across)
+
+
+def refuse_variable_batch(context: EmbeddingShardingContext | None) -> None:
+    """Raise ``ShardingError`` for a batch that differs between features."""
+    if context is not None and context.variable_batch_per_feature:
+        raise ShardingError(
+            describe(
+                "quantized exchange",
+                "variable batch per feature is not supported yet",
+                got="variable_batch_per_feature=True",
+                allowed="one batch size for all features of a rank",
+                todo="Use TorchRec's own sharder for this model.",
+            )
         )
-
-
-class QCommTwPooledEmbeddingSharding(_ExchangedMixin, TwPooledEmbeddingSharding):
-    """Table-wise."""
-
-
-class QCommCwPooledEmbeddingSharding(_ExchangedMixin, CwPooledEmbeddingSharding):
-    """Column-wise."""
-
-
-class QCommTwCwPooledEmbeddingSharding(_ExchangedMixin, TwCwPooledEmbeddingSharding):
-    """Table-column-wise."""
-
-
-class QCommRwPooledEmbeddingSharding(_ExchangedMixin, RwPooledEmbeddingSharding):
-    """Row-wise: a reduce-scatter whose sum is made at the receiver, after decoding."""
-
-    _layout = ReduceLayout
-
-
-POOLED_SHARDINGS = {
-    ShardingType.TABLE_WISE.value: QCommTwPooledEmbeddingSharding,
-    ShardingType.COLUMN_WISE.value: QCommCwPooledEmbeddingSharding,
-    ShardingType.TABLE_COLUMN_WISE.value: QCommTwCwPooledEmbeddingSharding,
-    ShardingType.ROW_WISE.value: QCommRwPooledEmbeddingSharding,
-}
-"""The sharding types whose exchange is quantized."""
-
-
-def columns_of(configs: Sequence[GroupedEmbeddingConfig]) -> list[Column]:
-    """The columns of a rank's lookup, in its order: groups, then tables, then features."""
-    return [
-        Column(table.name, table.local_cols)
-        for config in configs
-        for table in config.embedding_tables
-        for _ in range(table.num_features())
-    ]
-
-
-def payload_dtype(configs: Iterable[GroupedEmbeddingConfig]) -> torch.dtype:
-    """The dtype of all ranks' lookups: FP32 unless ``fused_params['output_dtype']`` says otherwise."""
-    dtypes = [
-        torch.float32 if (sparse := (config.fused_params or {}).get("output_dtype")) is None else sparse.as_dtype()
-        for config in configs
-    ]
-    return reduce(torch.promote_types, dtypes) if dtypes else torch.float32

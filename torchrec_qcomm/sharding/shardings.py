@@ -1,0 +1,123 @@
+"""TorchRec's shardings of pooled tables, with the quantized output dists in the place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import nn
+from torchrec.distributed.embedding_sharding import BaseEmbeddingDist, EmbeddingShardingContext
+from torchrec.distributed.embedding_types import GroupedEmbeddingConfig
+from torchrec.distributed.sharding.cw_sharding import CwPooledEmbeddingSharding
+from torchrec.distributed.sharding.grid_sharding import GridPooledEmbeddingSharding
+from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingSharding
+from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingSharding
+from torchrec.distributed.sharding.twcw_sharding import TwCwPooledEmbeddingSharding
+from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingSharding
+from torchrec.distributed.types import ShardingType
+
+from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist, QCommTwoHopEmbeddingDist
+from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.traffic import Meters
+from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout
+
+
+class _Quantized:
+    """Makes the quantized output dist where TorchRec's sharding makes its own; one hop of `layout`."""
+
+    layout: type[PooledLayout] = PooledLayout
+
+    def __init__(self, *args: Any, sites: SiteCodecs, meters: Meters, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sites, self._meters = sites, meters
+
+    def create_output_dist(
+        self, device: torch.device | None = None
+    ) -> BaseEmbeddingDist[EmbeddingShardingContext, torch.Tensor, torch.Tensor]:
+        """TorchRec's own dist on one rank, where nothing is exchanged; else the quantized one."""
+        native = super().create_output_dist(device)  # type: ignore[misc]
+        if self._pg.size() == 1:  # type: ignore[attr-defined]
+            return native
+        # Callbacks restore the order of columns; shardings that never change it have none.
+        return self._replace(getattr(native, "_callbacks", None) or ())
+
+    def _replace(self, callbacks: Sequence[Any]) -> nn.Module:
+        return self._hop(self._pg, self._columns(), callbacks, self.layout)  # type: ignore[attr-defined]
+
+    def _hop(self, group: Any, columns: Any, callbacks: Sequence[Any], layout: type[PooledLayout]) -> QCommPooledEmbeddingDist:
+        grouped = self._grouped_embedding_configs_per_rank  # type: ignore[attr-defined]
+        dtype = payload_dtype(config for configs in grouped for config in configs)
+        return QCommPooledEmbeddingDist(group, columns, dtype, self._sites, self._meters, callbacks, layout)
+
+    def _columns(self) -> list[list[Column]]:
+        return [columns_of(configs) for configs in self._grouped_embedding_configs_per_rank]  # type: ignore[attr-defined]
+
+
+class _QuantizedInTwoHops(_Quantized):
+    """For shardings that deal the rows of a table out to the ranks of one host."""
+
+    def _replace(self, callbacks: Sequence[Any]) -> nn.Module:
+        intra, cross, rank = self._intra_pg, self._cross_pg, self._rank  # type: ignore[attr-defined]
+        local_size = intra.size()
+        by_host = self._columns()[::local_size]  # the ranks of a host have the same columns
+        within = self._hop(intra, [by_host[rank // local_size]] * local_size, (), ReduceLayout)
+        across = self._hop(cross, by_host, callbacks, PooledLayout)
+        return QCommTwoHopEmbeddingDist(within, across, local_size, rank % local_size)
+
+
+class QCommTwPooledEmbeddingSharding(_Quantized, TwPooledEmbeddingSharding):
+    """Table-wise."""
+
+
+class QCommCwPooledEmbeddingSharding(_Quantized, CwPooledEmbeddingSharding):
+    """Column-wise."""
+
+
+class QCommTwCwPooledEmbeddingSharding(_Quantized, TwCwPooledEmbeddingSharding):
+    """Table-column-wise."""
+
+
+class QCommRwPooledEmbeddingSharding(_Quantized, RwPooledEmbeddingSharding):
+    """Row-wise: a reduce-scatter whose sum is made at the receiver, after decoding."""
+
+    layout = ReduceLayout
+
+
+class QCommTwRwPooledEmbeddingSharding(_QuantizedInTwoHops, TwRwPooledEmbeddingSharding):
+    """Table-row-wise: rows over the ranks of one host."""
+
+
+class QCommGridPooledEmbeddingSharding(_QuantizedInTwoHops, GridPooledEmbeddingSharding):
+    """Grid: column shards over hosts, and rows of each over the ranks of its host."""
+
+
+POOLED_SHARDINGS = {
+    ShardingType.TABLE_WISE.value: QCommTwPooledEmbeddingSharding,
+    ShardingType.COLUMN_WISE.value: QCommCwPooledEmbeddingSharding,
+    ShardingType.TABLE_COLUMN_WISE.value: QCommTwCwPooledEmbeddingSharding,
+    ShardingType.ROW_WISE.value: QCommRwPooledEmbeddingSharding,
+    ShardingType.TABLE_ROW_WISE.value: QCommTwRwPooledEmbeddingSharding,
+    ShardingType.GRID_SHARD.value: QCommGridPooledEmbeddingSharding,
+}
+"""The sharding types whose exchange is quantized."""
+
+
+def columns_of(configs: Sequence[GroupedEmbeddingConfig]) -> list[Column]:
+    """The columns of a rank's lookup, in its order: groups, then tables, then features."""
+    return [
+        Column(table.name, table.local_cols)
+        for config in configs
+        for table in config.embedding_tables
+        for _ in range(table.num_features())
+    ]
+
+
+def payload_dtype(configs: Iterable[GroupedEmbeddingConfig]) -> torch.dtype:
+    """The dtype of all ranks' lookups: FP32 unless ``fused_params['output_dtype']`` says otherwise."""
+    dtypes = [
+        torch.float32 if (sparse := (config.fused_params or {}).get("output_dtype")) is None else sparse.as_dtype()
+        for config in configs
+    ]
+    return reduce(torch.promote_types, dtypes) if dtypes else torch.float32

@@ -1,0 +1,131 @@
+"""What is looked at before a collection is sharded: its plan, its codecs, and what all ranks must have in common."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.types import ParameterSharding, ShardingType
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+
+from torchrec_qcomm.errors import ShardingError, describe
+from torchrec_qcomm.policy import Policy, Table
+from torchrec_qcomm.sharding.shardings import POOLED_SHARDINGS
+from torchrec_qcomm.sharding.sites import CodecFactory, SiteCodecs
+from torchrec_qcomm.version import __version__
+
+logger = logging.getLogger(__name__)
+
+Plan = dict[str, ParameterSharding]
+
+SUPPORTED_TYPES = (ShardingType.DATA_PARALLEL.value, *POOLED_SHARDINGS)
+"""What the sharder offers: data-parallel tables, which are not exchanged, and those whose exchange it replaces."""
+
+
+def site_codecs(
+    configs: list[EmbeddingBagConfig],
+    params: Plan,
+    policy: Policy,
+    devices_per_host: int | None,
+    codec_factory: CodecFactory,
+    device: torch.device | None,
+) -> SiteCodecs:
+    """The codecs of a collection's tables, if its plan can be exchanged by them.
+
+    Raises:
+        ShardingError: the plan lacks a table, or has one that cannot be exchanged or that TorchRec gets wrong; or the policy
+            needs to know the hosts and cannot.
+    """
+    for config in configs:
+        if config.name not in params:
+            raise ShardingError(describe("plan", "a table of the collection is not in it", got=config.name, allowed=params))
+    refuse_unsupported(params, [config.name for config in configs])
+    _refuse_grid_means(configs, params)
+    _refuse_empty_shards(params, [config.name for config in configs], device)
+    resolved = policy.resolve(Table(c.name, c.num_embeddings, c.embedding_dim) for c in configs)
+    sites = SiteCodecs(resolved, devices_per_host, codec_factory)
+    hosts, world = sites.devices_per_host, dist.get_world_size() if dist.is_initialized() else 1
+    if hosts and world % hosts:
+        wrong = "the policy tells links apart, and the ranks do not fill hosts of this size"
+        raise ShardingError(describe("devices per host (LOCAL_WORLD_SIZE)", wrong, got=hosts, allowed=f"a divisor of {world}"))
+    alone = [c.name for c in configs if params[c.name].sharding_type == ShardingType.DATA_PARALLEL.value]
+    if idle := [name for name in alone if resolved.quantizes(name)]:
+        logger.warning("the policy quantizes tables that are data-parallel and so are not exchanged: %s", ", ".join(idle))
+    return sites
+
+
+def common_record(sites: SiteCodecs, configs: list[EmbeddingBagConfig], params: Plan, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """All that must be equal on all ranks for their byte plans to fit."""
+
+    def placement(sharding: ParameterSharding) -> dict[str, Any]:
+        shards = getattr(sharding.sharding_spec, "shards", None) or ()
+        return {
+            "sharding_type": sharding.sharding_type,
+            "ranks": list(sharding.ranks or ()),
+            "columns": [shard.shard_sizes[1] for shard in shards],
+            "compute_kernel": EmbeddingComputeKernel(sharding.compute_kernel).value,
+            "output_dtype": str(sharding.output_dtype),
+        }
+
+    def shape(config: EmbeddingBagConfig) -> dict[str, Any]:
+        return {"rows": config.num_embeddings, "dim": config.embedding_dim, "features": list(config.feature_names)}
+
+    return {
+        "torchrec_qcomm version": __version__,
+        "devices_per_host": sites.devices_per_host,
+        "output_dtype": str((kwargs.get("fused_params") or {}).get("output_dtype")),
+        "tables": {config.name: shape(config) for config in configs},
+        "order of the tables": [config.name for config in configs],
+        "order of the sharding types": kwargs.get("sharded_module_order_overwrite"),
+        "policy": sites.policy.to_dict(),
+        "plan": {config.name: placement(params[config.name]) for config in configs},
+    }
+
+
+def refuse_unsupported(params: Plan, tables: list[str]) -> None:
+    for table in tables:
+        if table in params and params[table].sharding_type not in SUPPORTED_TYPES:
+            raise ShardingError(
+                describe(
+                    f"table {table!r}",
+                    "the exchange of this sharding type is not supported yet",
+                    got=params[table].sharding_type,
+                    allowed=SUPPORTED_TYPES,
+                )
+            )
+
+
+def _refuse_grid_means(configs: list[EmbeddingBagConfig], params: Plan) -> None:
+    """TorchRec sums the rows of grid tables and forgets to divide: its result is wrong, and nothing says so."""
+    for config in configs:
+        if params[config.name].sharding_type == ShardingType.GRID_SHARD.value and config.pooling == PoolingType.MEAN:
+            raise ShardingError(
+                describe(
+                    f"table {config.name!r}, grid_shard",
+                    "TorchRec returns sums where means are asked for, with this sharding",
+                    got="mean pooling",
+                    allowed="sum pooling",
+                    todo="Shard the table another way, or divide the sums yourself.",
+                )
+            )
+
+
+def _refuse_empty_shards(params: Plan, tables: list[str], device: torch.device | None) -> None:
+    """More ranks than rows: TorchRec's lookup takes such shards on GPUs only, and ends in an error of another kind on CPU."""
+    if device is None or device.type != "cpu":
+        return
+    for table in tables:
+        shards = getattr(params[table].sharding_spec, "shards", None) or ()
+        if any(shard.shard_sizes[0] == 0 for shard in shards):
+            raise ShardingError(
+                describe(
+                    f"table {table!r}, {params[table].sharding_type}",
+                    "a rank would own no rows, which TorchRec cannot look up on CPU",
+                    got=[shard.shard_sizes[0] for shard in shards],
+                    allowed="at least one row for each rank",
+                    todo="Shard the table another way, or over fewer ranks.",
+                )
+            )
