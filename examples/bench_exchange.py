@@ -33,6 +33,7 @@ import torch.distributed as dist
 import torchrec
 from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
+from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingDist
 from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist
 
 import torchrec_qcomm as qc
@@ -42,7 +43,7 @@ from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
-from torchrec_qcomm.wire import Column, Side
+from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side
 
 CPU = torch.device("cpu")
 WARM_UP = 4
@@ -70,13 +71,14 @@ def keep_memory() -> bool:
 
 
 class Setting:
-    """Tables dealt out to ranks, this rank's lookup, and the gradient of its samples' values."""
+    """Tables dealt out to ranks, or their rows, this rank's lookup, and the gradient of its samples' values."""
 
-    def __init__(self, tables: int, dim: int, batch: int) -> None:
+    def __init__(self, tables: int, dim: int, batch: int, sharding: str) -> None:
         self.group = dist.group.WORLD
         self.world, self.rank = dist.get_world_size(), dist.get_rank()
         self.dim, self.sizes = dim, [batch] * self.world
-        self.owned = [[f"t{i}" for i in range(tables) if i % self.world == rank] for rank in range(self.world)]
+        self.by_rows = sharding == "row_wise"
+        self.owned = [[f"t{i}" for i in range(tables) if self.by_rows or i % self.world == rank] for rank in range(self.world)]
         self.tables = [Table(f"t{i}", rows=1000, dim=dim) for i in range(tables)]
         generator = torch.Generator().manual_seed(self.rank)
         width = dim * len(self.owned[self.rank])
@@ -87,6 +89,8 @@ class Setting:
     def torchrec(self, precision: CommType) -> torch.nn.Module:
         """TorchRec's own output dist."""
         registry = get_qcomm_codecs_registry(QCommsConfig(precision, precision), device=CPU)
+        if self.by_rows:
+            return RwPooledEmbeddingDist(self.group, [self.dim] * len(self.tables), qcomm_codecs_registry=registry)
         dims = [[self.dim] * len(names) for names in self.owned]
         return TwPooledEmbeddingDist(self.group, [sum(d) for d in dims], dims, CPU, qcomm_codecs_registry=registry)
 
@@ -94,7 +98,8 @@ class Setting:
         """The plugin's output dist."""
         sites = SiteCodecs(policy.resolve(self.tables), self.world, codecs.get)
         columns = [[Column(name, self.dim) for name in names] for names in self.owned]
-        return QCommPooledEmbeddingDist(self.group, columns, torch.float32, sites, meters)
+        layout = ReduceLayout if self.by_rows else PooledLayout
+        return QCommPooledEmbeddingDist(self.group, columns, torch.float32, sites, meters, layout=layout)
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -161,21 +166,18 @@ def report(result: dict[str, Any]) -> dict[str, Any]:
         for base in TORCHREC:
             if base in result:
                 arm[f"speedup over {base}"] = result[base]["exchange"] / arm["exchange"]
-    heads = ["exchange", "encode", "all_to_all", "decode"]
-    ratios = ["over_parts", *(f"speedup over {base}" for base in TORCHREC)]
-    print(
-        f"{'':15}"
-        + "".join(f"{h + ' ms':>15}" for h in heads)
-        + f"{'/ parts':>10}"
-        + "".join(f"{'x ' + b:>17}" for b in TORCHREC)
-    )
+    columns = [
+        *((name, f"{name} ms", 1e3, 1) for name in ("exchange", "encode", "all_to_all", "decode")),
+        ("over_parts", "/ parts", 1, 2),
+        *((f"speedup over {base}", f"x {base}", 1, 2) for base in TORCHREC if base in result),
+    ]
+    print(f"{'':13}" + "".join(f"  {head}" for _, head, _, _ in columns))
     for name, arm in result.items():
-        cells = "".join(f"{arm[h] * 1e3:15.1f}" if h in arm else f"{'':15}" for h in heads)
-        widths = [10, 17, 17, 17]
-        print(
-            f"{name:15}{cells}"
-            + "".join(f"{arm[r]:{w}.2f}" if r in arm else " " * w for r, w in zip(ratios, widths, strict=True))
+        cells = (
+            f"{arm[key] * factor:{len(head) + 2}.{digits}f}" if key in arm else " " * (len(head) + 2)
+            for key, head, factor, digits in columns
         )
+        print(f"{name:13}{''.join(cells)}".rstrip())
     return result
 
 
@@ -193,17 +195,21 @@ def exchange_only(setting: Setting, arm: str, steps: int) -> dict[str, Any]:
 
 def run(args: argparse.Namespace, kept: bool) -> None:
     """Measure or count, print, and write the JSON."""
-    setting = Setting(args.tables, args.dim, args.batch)
+    setting = Setting(args.tables, args.dim, args.batch, args.sharding)
     if args.exchange_only is not None:
         found = exchange_only(setting, args.arms[0], args.exchange_only)
         if setting.rank == 0:
             print(json.dumps(found), flush=True)
     else:
-        found = measure(setting, args.arms, args.rounds)
+        arms = [arm for arm in args.arms if not (setting.by_rows and arm == "torchrec int8")]
+        found = measure(setting, arms, args.rounds)
         if setting.rank == 0:
             print(
-                f"{args.tables} tables, D = {args.dim}, batch {args.batch} a rank, {setting.world} ranks, {args.rounds} rounds"
+                f"{args.tables} tables {args.sharding}, D = {args.dim}, batch {args.batch} a rank, {setting.world} ranks, "
+                f"{args.rounds} rounds"
             )
+            if len(arms) < len(args.arms):
+                print("left out: torchrec int8, which raises in TorchRec's own reduce-scatter")
             print(f"torch {torch.__version__}, torchrec {torchrec.__version__}, {platform.machine()}; medians, slowest rank")
             if not kept:
                 print("no glibc: freed memory may go back to the kernel, and its page faults are in the times")
@@ -218,6 +224,7 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=26)
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--batch", type=int, default=2048, help="samples a rank")
+    parser.add_argument("--sharding", default="table_wise", choices=["table_wise", "row_wise"])
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--arms", nargs="+", default=[*TORCHREC, *OURS], choices=[*TORCHREC, *OURS])
     parser.add_argument("--exchange-only", type=int, metavar="N", help="only run N exchanges of the one arm given, and count")
