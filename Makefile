@@ -20,8 +20,8 @@ RUN2 := OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2
 demo: $(READY)           ## train a real DLRM on flights data, FP32 wire and quantized, side by side
 	$(RUN2) examples/dlrm.py --config configs/demo.yaml --compare
 
-test: $(READY)           ## all tests that fit in a few minutes
-	$(BIN)/pytest -m "not slow"
+test: $(READY)           ## all tests
+	$(BIN)/pytest
 
 lint: $(READY)           ## ruff and mypy
 	$(BIN)/ruff check .

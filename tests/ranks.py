@@ -29,6 +29,7 @@ def _serve(connection: Connection, stacks: str) -> None:
     with open(stacks, "w") as file:
         while True:
             function, rank, world, backend, rendezvous, env, args, seconds = connection.recv()
+            before = dict(os.environ)
             os.environ.update(env, RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
             file.truncate(0)
             # Where a rank hangs is written down before the parent gives up on it.
@@ -42,6 +43,8 @@ def _serve(connection: Connection, stacks: str) -> None:
             except BaseException:
                 answer = (False, traceback.format_exc())
             faulthandler.cancel_dump_traceback_later()
+            os.environ.clear()
+            os.environ.update(before)
             connection.send(answer)
 
 

@@ -200,3 +200,22 @@ def test_rules_for_tables_that_torchrec_exchanges_are_warned_of(model, caplog):
         quiet = {"rules": [{"tables": "t_[ab]", "forward": "int8"}], "default": {"forward": "none", "backward": "none"}}
         qc.get_planner(config(precision=quiet, topology=topology()), both)
         assert not caplog.records
+
+
+def test_sharding_types_that_cannot_be_had_are_said_with_their_place(model):
+    constrained = config(sharding=[{"tables": "t_b", "sharding_types": ["row_wise"]}], topology=topology())
+    with pytest.raises(
+        qc.ConfigError, match=r"my.yaml: sharding: none of the sharding types of table 't_b' .* on cpu"
+    ) as caught:
+        qc.get_planner(constrained, model)
+    assert "got ['row_wise']; allowed: column_wise, data_parallel, table_column_wise, table_wise" in str(caught.value)
+
+
+@pytest.mark.parametrize("arguments", [{"world_size": 0}, {"world_size": -2}, {"world_size": 2, "device": "cpux"}])
+def test_a_topology_of_nonsense_is_refused(arguments):
+    with pytest.raises(qc.ConfigError, match=r"got (0|-2|'cpux')"):
+        qc.get_topology(**arguments)
+
+
+def test_devices_may_have_an_index():
+    assert qc.get_topology(world_size=2, device="cpu:0").compute_device == "cpu"

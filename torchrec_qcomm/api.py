@@ -17,7 +17,7 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 from torchrec.distributed.utils import get_device_type
 
-from torchrec_qcomm.config import QCommConfig, TopologyConfig, load_config
+from torchrec_qcomm.config import DEVICES, QCommConfig, TopologyConfig, load_config
 from torchrec_qcomm.errors import ConfigError, PolicyError, describe
 from torchrec_qcomm.planner import Constraint, ModelTable, build_constraints, build_topology, model_tables
 from torchrec_qcomm.policy import Policy, Table
@@ -93,12 +93,10 @@ def get_planner(
         logger.warning("the policy quantizes tables that TorchRec exchanges itself, unquantized: %s", ", ".join(idle))
     if config.batch_size is None:
         logger.info("%s gives no batch_size: the planner takes TorchRec's default", config.source)
-    return EmbeddingShardingPlanner(
-        topology=get_topology(config, device=device),
-        batch_size=config.batch_size,
-        constraints=get_constraints(config, model),
-        **planner_args,
-    )
+    topology, constraints = get_topology(config, device=device), get_constraints(config, model)
+    quantized = {entry.table.name for entry in _tables(model)} - {table.name for table in native}
+    _check_offered(config, constraints, quantized, topology.compute_device)
+    return EmbeddingShardingPlanner(topology=topology, batch_size=config.batch_size, constraints=constraints, **planner_args)
 
 
 def get_constraints(config: ConfigLike, model: nn.Module) -> dict[str, ParameterConstraints]:
@@ -147,7 +145,9 @@ def get_topology(
             there are.
     """
     config = None if config is None else _config(config)
-    device = torch.device(device).type if device is not None else None
+    device = None if device is None else device.type if isinstance(device, torch.device) else str(device).partition(":")[0]
+    if device not in (None, *DEVICES):
+        raise ConfigError(describe("get_topology: device", "TorchRec's planner does not know it", got=device, allowed=DEVICES))
     world_size = _running_world() if world_size is None else world_size
     if config is not None and config.topology is not None:
         block = config.topology
@@ -165,6 +165,8 @@ def get_topology(
     if world_size is None:
         todo = "Start the process group first, pass world_size, or write a `topology` block."
         raise ConfigError(describe("get_topology: world_size", "unknown", got=None, allowed="1 or more", todo=todo))
+    if world_size < 1:
+        raise ConfigError(describe("get_topology: world_size", "not a number of ranks", got=world_size, allowed="1 or more"))
     local = get_local_size(world_size) if local_world_size is None else local_world_size
     if local < 1 or world_size % local:
         wrong = f"{world_size} ranks cannot be split over hosts of this size"
@@ -187,6 +189,19 @@ def _tables(model: nn.Module) -> tuple[ModelTable, ...]:
         allowed = "a model with an EmbeddingBagCollection or EmbeddingCollection"
         raise PolicyError(describe("model", "no embedding tables found", got=type(model).__name__, allowed=allowed, todo=todo))
     return tables
+
+
+def _check_offered(config: QCommConfig, constraints: dict[str, ParameterConstraints], tables: set[str], device: str) -> None:
+    """TorchRec's planner ends in an error without a place if nothing is left to choose from."""
+    offered = QCommEmbeddingBagCollectionSharder().sharding_types(device)
+    problems = []
+    for name in sorted(tables & constraints.keys()):
+        wanted = constraints[name].sharding_types
+        if wanted and not set(wanted) & set(offered):
+            wrong = f"none of the sharding types of table {name!r} can be had on {device}"
+            problems.append(describe(f"{config.source}: sharding", wrong, got=list(wanted), allowed=offered))
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def _native_tables(model: nn.Module) -> list[Table]:

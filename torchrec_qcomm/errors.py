@@ -45,6 +45,10 @@ class DisagreementError(QCommError, RuntimeError):
     """The ranks of a process group do not agree on what they will exchange."""
 
 
+_SHOWN = 300
+"""Characters of an offending value that a message shows."""
+
+
 def describe(
     where: str,
     wrong: str,
@@ -70,7 +74,10 @@ def describe(
     """
     names = [] if isinstance(allowed, str) else sorted(str(name) for name in allowed)
     listing = allowed if isinstance(allowed, str) else ", ".join(names)
-    text = f"{where}: {wrong}; got {got!r}"
+    shown = repr(got)
+    if len(shown) > _SHOWN:
+        shown = f"{shown[:_SHOWN]}... ({len(shown):,} characters)"
+    text = f"{where}: {wrong}; got {shown}"
     if listing:
         text += f"; allowed: {listing}"
     close = difflib.get_close_matches(got, names, n=1) if isinstance(got, str) else []

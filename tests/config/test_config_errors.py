@@ -142,8 +142,36 @@ def test_allow_unmatched_is_taken_at_its_word():
     rule = {"tables": "gone", "forward": "int8", "allow_unmatched": True}
     sharding = {"tables": "gone", "min_partition": 8, "allow_unmatched": True}
     config = QCommConfig.from_dict({"tables": tables, "precision": {"rules": [rule]}, "sharding": [sharding]})
-    assert config.policy.unmatched(["a"]) == ()
+    assert config.policy.rules[0].unmatched_globs(["a"]) == ()
 
 
 def test_globs_wait_for_the_model_if_the_file_lists_no_tables():
-    assert QCommConfig.from_dict({"precision": {"rules": [{"tables": "x", "forward": "int8"}]}}).policy.unmatched(["a"])
+    assert (
+        QCommConfig.from_dict({"precision": {"rules": [{"tables": "x", "forward": "int8"}]}})
+        .policy.rules[0]
+        .unmatched_globs(["a"])
+    )
+
+
+def test_yaml_that_is_nested_without_end(tmp_path):
+    (tmp_path / "deep.yaml").write_text("[" * 3000)
+    with pytest.raises(ConfigError, match=r"deep.yaml: nested too deeply"):
+        load_config(tmp_path / "deep.yaml")
+
+
+def test_an_offending_value_is_shown_in_part(tmp_path):
+    (tmp_path / "long.yaml").write_text("x" * 100_000)
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "long.yaml")
+    assert len(str(caught.value)) < 1000
+    assert "(100,002 characters)" in str(caught.value)
+
+
+def test_a_second_document_and_an_empty_path(tmp_path):
+    (tmp_path / "two.yaml").write_text("batch_size: 1\n---\nbatch_size: 2\n")
+    with pytest.raises(
+        ConfigError, match=r"two.yaml: line 2, column 1: expected a single document.*, but found another document"
+    ):
+        load_config(tmp_path / "two.yaml")
+    with pytest.raises(ConfigError, match="an empty path"):
+        load_config("")

@@ -156,8 +156,7 @@ def test_unmatched_globs():
         Rule(where=Where(min_rows=10**9), forward="int4"),
     )
     policy = Policy(rules=rules)
-    assert policy.unmatched(["big_0", "small"]) == (rules[1],)
-    assert policy.unmatched(["big_0", "smal"]) == ()
+    policy.check_matched(["big_0", "smal"])
     with pytest.raises(PolicyError) as caught:
         policy.check_matched(["small", "big_0"], where="a.yaml: precision.")
     expected = "a.yaml: precision.rules.1.tables: matches no table; got 'smal'; allowed: big_0, small. Did you mean 'small'?"
@@ -214,3 +213,21 @@ def test_values_are_frozen_comparable_and_travel_to_other_processes():
     assert len({policy, Policy("int8", rules=(Rule(tables=("a",), forward="int4"),))}) == 1
     with pytest.raises(AttributeError):
         policy.forward = "int4"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"where": {"max_rows": 3}}, "rule: where: of the wrong type"),
+        ({"tables": 5}, "rule: tables: of the wrong type; got 5"),
+        ({"allow_unmatched": "yes"}, "rule: allow_unmatched: of the wrong type; got 'yes'"),
+    ],
+)
+def test_values_of_the_wrong_type_are_refused_where_they_stand(arguments, said):
+    with pytest.raises(PolicyError, match=said):
+        Rule(forward="int8", **arguments)
+
+
+def test_a_rule_is_no_list_of_rules():
+    with pytest.raises(PolicyError, match="policy: rules: of the wrong type"):
+        Policy(rules=Rule(forward="int8"))

@@ -91,6 +91,29 @@ def test_evaluation_quantizes_the_forward_and_changes_nothing(ranks: RankPool) -
         assert all(answer[key] for key in ("unchanged", "buffers", "parameters", "optimizer"))
 
 
+def accumulated(rank: int, world: int) -> dict[str, bool]:
+    """Three backwards before the gradients are looked at, with tables that have no fused optimizer."""
+    plan = placed(TABLES, "table_wise", world)
+    for sharding in plan.values():
+        sharding.compute_kernel = "dense"
+    pairs = [
+        shard(sharder, collection(), plan)
+        for sharder in (QCommEmbeddingBagCollectionSharder(), EmbeddingBagCollectionSharder())
+    ]
+    for i in range(3):
+        for sharded in pairs:
+            step(sharded, batch(TABLES, 4, seed=10 * i + rank), seed=i)
+    ours, native = ({n: p.grad for n, p in sharded.named_parameters() if p.grad is not None} for sharded in pairs)
+    return {
+        "equal": ours.keys() == native.keys() and all(torch.equal(ours[name], native[name]) for name in ours),
+        "some": any(grad.abs().sum() > 0 for grad in ours.values()),
+    }
+
+
+def test_gradients_accumulate_as_torchrecs_do(ranks: RankPool) -> None:
+    assert ranks.run(2, accumulated) == [{"equal": True, "some": True}] * 2
+
+
 def state_dicts(rank: int, world: int) -> dict[str, bool]:
     """Each loads what the other saved."""
     ours, native = pair(Policy(), world)

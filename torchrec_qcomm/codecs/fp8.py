@@ -50,7 +50,7 @@ class _Fp8(RowCodec):
     def _unpack(self, codes: torch.Tensor) -> torch.Tensor:
         """Codes, sign-extended to int16 and overwritten here, to FP16 values divided by ``lift``.
 
-        torch's own cast from float8 is about 20 times slower on a CPU than shifting the bits into FP16's places.
+        torch's own cast from float8 is not vectorised on a CPU; shifting the bits into FP16's places is.
         """
         raise NotImplementedError
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from torchrec_qcomm.errors import describe
-from torchrec_qcomm.policy.policy import unmatched_glob
+from torchrec_qcomm.policy.globs import matches, unmatched_glob, without_match
 
 if TYPE_CHECKING:
     from torchrec_qcomm.config.models import QCommConfig
@@ -33,15 +32,14 @@ def _unmatched(config: QCommConfig, source: str) -> Iterator[str]:
         for glob in rule.unmatched_globs(names):
             yield unmatched_glob(f"{source}: precision.rules.{index}.tables", glob, names)
     for index, entry in enumerate(config.sharding):
-        for glob in entry.tables:
-            if not entry.allow_unmatched and not any(fnmatchcase(name, glob) for name in names):
-                yield unmatched_glob(f"{source}: sharding.{index}.tables", glob, names)
+        for glob in () if entry.allow_unmatched else without_match(entry.tables, names):
+            yield unmatched_glob(f"{source}: sharding.{index}.tables", glob, names)
 
 
 def _pooling(config: QCommConfig, source: str) -> Iterator[str]:
     for index, entry in enumerate(config.sharding):
         for table in config.tables:
-            named = any(fnmatchcase(table.name, glob) for glob in entry.tables)
+            named = matches(table.name, entry.tables)
             if named and entry.pooling_factors is not None and len(entry.pooling_factors) != table.num_features:
                 wrong = f"{len(entry.pooling_factors)} values for the {table.num_features} features of table {table.name!r}"
                 where = f"{source}: sharding.{index}.pooling_factors"

@@ -17,11 +17,14 @@ def read_yaml(path: str | Path) -> Any:
     Raises:
         ConfigError: the file cannot be read, is not YAML (with the line), or gives a key twice in one mapping.
     """
+    if not str(path):
+        raise ConfigError(describe("config", "an empty path", got=str(path), allowed="the path of a YAML file"))
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        near = sorted(str(other) for other in file.parent.glob("*.y*ml")) if file.parent.is_dir() else []
+        here = file.parent.glob("*.y*ml") if file.parent.is_dir() else ()
+        near = sorted(str(other) for other in here if other.is_file())
         allowed = near or "a YAML file"
         raise ConfigError(describe(str(path), "no such file", got=str(path), allowed=allowed)) from error
     except IsADirectoryError as error:
@@ -33,7 +36,10 @@ def read_yaml(path: str | Path) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f"{path}: line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
-        raise ConfigError(f"{at}: {error.problem or error.context}") from error
+        said = [text for text in (error.context, error.problem) if text]
+        raise ConfigError(f"{at}: {', '.join(said)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: nested too deeply to be read") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
 

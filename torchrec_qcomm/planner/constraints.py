@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 from torchrec.distributed.planner import ParameterConstraints
 
 from torchrec_qcomm.errors import PolicyError, describe
 from torchrec_qcomm.planner.tables import ModelTable
-from torchrec_qcomm.policy.policy import unmatched_glob
+from torchrec_qcomm.policy.globs import matches, unmatched_glob, without_match
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,7 @@ def build_constraints(
     problems = [
         unmatched_glob(f"{where}.{index}.tables", glob, known)
         for index, constraint in enumerate(constraints)
-        for glob in constraint.tables
-        if not constraint.allow_unmatched and not any(fnmatchcase(name, glob) for name in known)
+        for glob in (() if constraint.allow_unmatched else without_match(constraint.tables, known))
     ]
     resolved: dict[str, ParameterConstraints] = {}
     for name, entry in known.items():
@@ -76,7 +74,7 @@ def build_constraints(
 def _first_given(constraints: Sequence[Constraint], name: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for constraint in constraints:
-        if any(fnmatchcase(name, glob) for glob in constraint.tables):
+        if matches(name, constraint.tables):
             for field in ("sharding_types", "compute_kernels", "min_partition", "pooling_factors"):
                 value = getattr(constraint, field)
                 if value is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
@@ -10,6 +9,7 @@ from typing import cast
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.base import CodecLike, CodecSpec
 from torchrec_qcomm.errors import PolicyError, describe
+from torchrec_qcomm.policy.globs import unmatched_glob
 from torchrec_qcomm.policy.resolved import ResolvedPolicy, Site
 from torchrec_qcomm.policy.rules import Rule
 from torchrec_qcomm.policy.sites import Direction, Link, Table
@@ -44,6 +44,8 @@ class Policy:
     def __post_init__(self) -> None:
         for direction in Direction:
             object.__setattr__(self, direction, codecs.spec(getattr(self, direction)))
+        if not isinstance(self.rules, (tuple, list)):
+            raise PolicyError(describe("policy: rules", "of the wrong type", got=self.rules, allowed="a tuple of rules"))
         object.__setattr__(self, "rules", tuple(self.rules))
         for index, rule in enumerate(self.rules):
             if not isinstance(rule, Rule):
@@ -88,11 +90,6 @@ class Policy:
         }
         return ResolvedPolicy(tuple(known.values()), sites)
 
-    def unmatched(self, table_names: Iterable[str]) -> tuple[Rule, ...]:
-        """The rules that have a glob which matches none of the names, and that do not allow it."""
-        names = tuple(table_names)
-        return tuple(rule for rule in self.rules if rule.unmatched_globs(names))
-
     def check_matched(self, table_names: Iterable[str], where: str = "") -> None:
         """Refuse globs that match no table; give it all the tables of a model.
 
@@ -117,17 +114,3 @@ class Policy:
             if rule.codec(direction) is not None and rule.matches(table, link):
                 return index
         return None
-
-
-def unmatched_glob(
-    where: str, glob: str, table_names: Iterable[str], todo: str = "Write `allow_unmatched: true` if that is meant."
-) -> str:
-    """Word the error for a glob that matches none of the tables, with the nearest table name."""
-    names = sorted(set(table_names))
-    shown = ", ".join(names[:_SHOWN]) + (f", ... ({len(names)} tables)" if len(names) > _SHOWN else "")
-    near = difflib.get_close_matches(glob, names, n=1) or difflib.get_close_matches(glob.strip("*?"), names, n=1)
-    hint = f"Did you mean {near[0]!r}? {todo}" if near else todo
-    return describe(where, "matches no table", got=glob, allowed=shown or "(there are no tables)", todo=hint.strip())
-
-
-_SHOWN = 40

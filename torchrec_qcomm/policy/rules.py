@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from fnmatch import fnmatchcase
+from types import NoneType
 from typing import cast
 
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.base import CodecLike, CodecSpec
 from torchrec_qcomm.errors import PolicyError, describe
+from torchrec_qcomm.policy.globs import matches, without_match
 from torchrec_qcomm.policy.sites import Direction, Link, Table
 
 
@@ -74,6 +75,7 @@ class Rule:
     allow_unmatched: bool = False
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.tables is not None:
             object.__setattr__(self, "tables", (self.tables,) if isinstance(self.tables, str) else tuple(self.tables))
             if not self.globs or not all(isinstance(glob, str) and glob for glob in self.globs):
@@ -93,6 +95,15 @@ class Rule:
             if like is not None:
                 object.__setattr__(self, direction, codecs.spec(like))
 
+    def _check_types(self) -> None:
+        for name, value, kinds, allowed in (
+            ("tables", self.tables, (str, tuple, list, NoneType), "a glob, or several"),
+            ("where", self.where, (Where, NoneType), "a torchrec_qcomm.Where"),
+            ("allow_unmatched", self.allow_unmatched, bool, "True or False"),
+        ):
+            if not isinstance(value, kinds):
+                raise PolicyError(describe(f"rule: {name}", "of the wrong type", got=value, allowed=allowed))
+
     @property
     def globs(self) -> tuple[str, ...]:
         """The globs over table names; empty if the rule has none."""
@@ -104,8 +115,7 @@ class Rule:
 
     def covers(self, table: Table) -> bool:
         """Whether name and sizes of the table match, on whatever link."""
-        named = not self.globs or any(fnmatchcase(table.name, glob) for glob in self.globs)
-        return named and (self.where is None or self.where.matches(table))
+        return (not self.globs or matches(table.name, self.globs)) and (self.where is None or self.where.matches(table))
 
     def matches(self, table: Table, link: Link) -> bool:
         """Whether the rule speaks about this table on this link (it may still leave a direction undecided)."""
@@ -113,10 +123,7 @@ class Rule:
 
     def unmatched_globs(self, table_names: Iterable[str]) -> tuple[str, ...]:
         """The globs of the rule that match none of the names; none of them if ``allow_unmatched``."""
-        names = tuple(table_names)
-        if self.allow_unmatched:
-            return ()
-        return tuple(glob for glob in self.globs if not any(fnmatchcase(name, glob) for name in names))
+        return () if self.allow_unmatched else without_match(self.globs, tuple(table_names))
 
 
 def _inside(value: int, low: int | None, high: int | None) -> bool:

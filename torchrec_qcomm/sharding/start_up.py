@@ -86,6 +86,7 @@ def common_record(sites: SiteCodecs, configs: list[EmbeddingBagConfig], params: 
 
 
 def refuse_unsupported(params: Plan, tables: list[str]) -> None:
+    """Raise ``ShardingError`` for a sharding type that a newer TorchRec may have and this package has not."""
     for table in tables:
         if table in params and params[table].sharding_type not in SUPPORTED_TYPES:
             raise ShardingError(
