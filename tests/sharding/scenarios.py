@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torchrec.distributed import comm
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
@@ -196,3 +197,16 @@ def traffic(rank: int, world: int, sharding_type: str, sizes: Sequence[int], pol
 def meter_row(everyone: Any, rank: int, world: int) -> list[int]:
     """What a rank sent to each other one."""
     return everyone.matrix(world, include_self=True)[rank]
+
+
+def native_quantized(rank: int, world: int, precision: str) -> str:
+    """What TorchRec's own quantized communication says to dims (64, 20, 48, 32) and batches of 7."""
+    both = CommType(precision)
+    registry = get_qcomm_codecs_registry(QCommsConfig(both, both), device=CPU)
+    sharder = EmbeddingBagCollectionSharder(fused_params=SGD, qcomm_codecs_registry=registry)
+    sharded = shard(sharder, collection(), placed(TABLES, "table_wise", world))
+    try:
+        step(sharded, batch(TABLES, 7, seed=rank), seed=rank)
+    except (RuntimeError, AssertionError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "trained"

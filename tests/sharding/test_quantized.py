@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding.scenarios import quantized_step
+from tests.sharding.scenarios import native_quantized, quantized_step
 from torchrec_qcomm.policy import Policy, Rule, Where
 
 MIXED = Policy(
@@ -62,3 +64,10 @@ def test_sizes_in_a_rule_are_the_tables_not_the_shards(ranks: RankPool, sharding
     for answer in ranks.run(2, quantized_step, sharding_type, (7, 6), policy):
         assert answer["forward equal"] == {"t0": True, "t1": False, "t2": True, "t3": False}
         assert all(equal == (table in ("t0", "t2")) for table, equal in answer["backward equal"].items())
+
+
+@pytest.mark.parametrize(("precision", "said"), [("int8", r"row dim 32|'\[-1, 32\]' is invalid"), ("fp8", "dimension|CPU")])
+def test_torchrecs_own_quantization_cannot_do_this(ranks: RankPool, precision: str, said: str) -> None:
+    """The sizes of `test_mixed_codecs`. If this fails, TorchRec has learned it, and the docs are to be changed."""
+    for answer in ranks.run(2, native_quantized, precision):
+        assert re.search(said, answer), answer
