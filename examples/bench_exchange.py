@@ -21,8 +21,9 @@ import argparse
 import ctypes
 import gc
 import json
+import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
 from time import perf_counter
@@ -31,6 +32,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torchrec
+from dlrm_lib.arguments import count, output_file
 from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingDist
@@ -214,22 +216,32 @@ def run(args: argparse.Namespace, kept: bool) -> None:
             if not kept:
                 print("no glibc: freed memory may go back to the kernel, and its page faults are in the times")
             found = report(found)
-    if args.json and setting.rank == 0:
+    if args.json is not None and setting.rank == 0:
         with open(args.json, "w") as file:
             json.dump({"setting": vars(args), "result": found}, file, indent=2)
 
 
-def main() -> None:
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line; ``argparse`` ends the process on an error."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=int, default=26)
-    parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=2048, help="samples a rank")
+    parser.add_argument("--tables", type=count, default=26)
+    parser.add_argument("--dim", type=count, default=128)
+    parser.add_argument("--batch", type=count, default=2048, help="samples a rank")
     parser.add_argument("--sharding", default="table_wise", choices=["table_wise", "row_wise"])
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--rounds", type=count, default=25)
     parser.add_argument("--arms", nargs="+", default=[*TORCHREC, *OURS], choices=[*TORCHREC, *OURS])
-    parser.add_argument("--exchange-only", type=int, metavar="N", help="only run N exchanges of the one arm given, and count")
-    parser.add_argument("--json", metavar="FILE")
-    args = parser.parse_args()
+    parser.add_argument("--exchange-only", type=count, metavar="N", help="only run N exchanges of the one arm given, and count")
+    parser.add_argument("--json", type=output_file, metavar="FILE")
+    args = parser.parse_args(arguments)
+    if args.exchange_only is not None and (len(args.arms) != 1 or args.arms[0] not in OURS):
+        parser.error(f"--exchange-only needs --arms with one arm of the plugin: {', '.join(OURS)}")
+    if "RANK" not in os.environ:
+        parser.error("start it with torchrun: torchrun --standalone --nproc_per_node 2 examples/bench_exchange.py")
+    return args
+
+
+def main() -> None:
+    args = parse_options()
     torch.set_num_threads(1)
     kept = keep_memory()
     dist.init_process_group("gloo")

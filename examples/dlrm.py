@@ -12,24 +12,32 @@ import argparse
 import os
 import sys
 import time
-from pathlib import Path
 
 from dlrm_lib.errors import ExampleError, bad
 from dlrm_lib.exchange import view_tables, without_exchange
 from dlrm_lib.model import build_model
 from dlrm_lib.options import load_data, parse_options, settings_of
+from dlrm_lib.planning import collective_plan
 from dlrm_lib.ranks import Ranks, quiet, start_ranks
-from dlrm_lib.report import FP32, POLICY, as_dict, policy_text, quality_text, traffic_text, warn_no_exchange, write_json
+from dlrm_lib.report import (
+    FP32,
+    POLICY,
+    arm_text,
+    as_dict,
+    policy_text,
+    quality_text,
+    traffic_text,
+    warn_no_exchange,
+    write_json,
+)
 from dlrm_lib.training import Run, train
-from torchrec.distributed.planner.types import PlannerError
 
 import torchrec_qcomm as qc
 
 
 def run(options: argparse.Namespace, ranks: Ranks) -> None:
     """Load, plan, train one arm or two, and report."""
-    check_output(options)
-    config = qc.load_config(options.config) if options.config else qc.QCommConfig()
+    config = qc.QCommConfig() if options.config is None else qc.load_config(options.config)
     data = load_data(options)
     settings = settings_of(options, config.batch_size)
     if min(len(data.train), len(data.test)) < ranks.world_size:
@@ -43,41 +51,34 @@ def run(options: argparse.Namespace, ranks: Ranks) -> None:
     model = build_model(data, dim=settings.dim, seed=settings.seed)
     sharders = qc.get_sharders(config)  # the one-line swap: TorchRec's own is get_default_sharders()
     planner = qc.get_planner(config, model)
-    plan = planner.collective_plan(model, sharders, ranks.group)
+    plan = collective_plan(planner, model, sharders, ranks, config.source)
 
     tables = [qc.Table(table.name, table.rows, settings.dim) for table in data.tables]
     views = view_tables(config.policy, tables, plan)
-    ranks.say(
-        f"\nThe policy of this run ({options.config or 'no --config: everything moves as it is'}):\n\n{policy_text(views)}\n"
-    )
+    origin = "no --config: everything moves as it is" if options.config is None else options.config
+    ranks.say(f"\nThe policy of this run ({origin}):\n\n{policy_text(views)}\n")
     missing = without_exchange(views, ranks.world_size)
     if missing and ranks.rank == 0:
         warn_no_exchange(missing)
 
-    arms = {FP32: qc.get_sharders(None)} if options.compare or not options.config else {}
-    if options.config:
+    arms = {FP32: qc.get_sharders(None)} if options.compare or options.config is None else {}
+    if options.config is not None:
         arms[POLICY] = sharders
     runs: dict[str, Run] = {}
     for label, arm_sharders in arms.items():
-        ranks.say(f"Training: {label}")
+        ranks.say(f"Training: {arm_text(label)}")
         runs[label] = train(data, settings, ranks, plan, arm_sharders, counters=qc.measure_traffic, label=label)
 
     missing = without_exchange(views, ranks.world_size, list(runs.values())[-1].traffic)
     if ranks.rank == 0:
         print(f"\n{quality_text(runs)}\n(times are wall time on this machine)\n")
         label, arm = list(runs.items())[-1]
-        print(f"Bytes on the wire in training, all ranks, {label} beside FP32:\n\n{traffic_text(arm)}\n")
+        print(f"{traffic_text(label, arm, views)}\n")
         if missing:
             warn_no_exchange(missing)  # again: the first one has scrolled away by now
-        if options.json:
-            write_json(options.json, as_dict(data, settings, ranks.world_size, views, missing, runs))
+        if options.json is not None:
+            write_json(options.json, as_dict(data, settings, ranks, options.config, views, missing, runs))
         sys.stdout.flush()
-
-
-def check_output(options: argparse.Namespace) -> None:
-    """Find out before the training, not after it, that the JSON cannot be written."""
-    if options.json and not os.access(Path(options.json).absolute().parent, os.W_OK):
-        raise bad("--json", "cannot write there", got=options.json, allowed="a file in a folder that exists and is writable")
 
 
 def main() -> int:
@@ -87,7 +88,7 @@ def main() -> int:
     try:
         with start_ranks() as ranks:
             run(options, ranks)
-    except (ExampleError, qc.QCommError, PlannerError) as error:
+    except (ExampleError, qc.QCommError) as error:
         rank = int(os.environ.get("RANK", "0"))
         if rank != 0:
             time.sleep(3)  # mostly all ranks fail alike: let rank 0 say it, and torchrun end the others

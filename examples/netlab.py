@@ -5,7 +5,7 @@ Every host is a network namespace with its own address, joined to a switch by a
 link of limited rate, so what crosses hosts costs what it would cost on a real
 network of that rate. Ranks of one host talk over that host's loopback, unlimited.
 
-    netlab --hosts 2 --ranks-per-host 1 --rate 1gbit -- python train.py ...
+    python examples/netlab.py --hosts 2 --ranks-per-host 1 --rate 1gbit -- python train.py ...
 
 Each rank runs COMMAND with RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE,
 GROUP_RANK, MASTER_ADDR, MASTER_PORT, GLOO_SOCKET_IFNAME and OMP_NUM_THREADS set,
@@ -32,10 +32,14 @@ from pathlib import Path
 IFACE = "eth0"
 
 
+class LabError(Exception):
+    """A host or a link that cannot be made, or cannot be asked."""
+
+
 def sh(*args: str) -> str:
     done = subprocess.run(args, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(args)}: {done.stderr.strip() or done.stdout.strip()}")
+        raise LabError(f"{' '.join(args)}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
 
 
@@ -103,32 +107,11 @@ class Lab:
         return int(sh("ip", "netns", "exec", self.hosts[i], "cat", f"/sys/class/net/{IFACE}/statistics/tx_bytes"))
 
 
-def main() -> int:
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--hosts", type=int, default=2)
-    ap.add_argument("--ranks-per-host", type=int, default=1)
-    ap.add_argument("--rate", default="1gbit", help="link rate as tc spells it; 'none' for no limit")
-    ap.add_argument("--burst", default="256kb")
-    ap.add_argument("--port", type=int, default=29500)
-    ap.add_argument("--timeout", type=float, default=540.0, help="seconds, then every rank is ended")
-    ap.add_argument("--logs", help="folder for the other ranks' output (default: a temporary one)")
-    ap.add_argument("command", nargs=argparse.REMAINDER)
-    args = ap.parse_args()
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not command:
-        ap.error("no COMMAND")
-    for tool in ("ip", "tc"):
-        if not shutil.which(tool):
-            ap.error(f"{tool} not found: apt-get install iproute2")
-    if os.geteuid():
-        ap.error("needs root")
-    logs = Path(args.logs or tempfile.mkdtemp(prefix="netlab-"))
-    logs.mkdir(parents=True, exist_ok=True)
+def run_ranks(lab: Lab, args: argparse.Namespace, command: list[str], logs: Path) -> int:
+    """Start the ranks, wait for all of them, print the bytes that left each host; the exit status."""
     world = args.hosts * args.ranks_per_host
-    rate = None if args.rate == "none" else args.rate
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     procs: list[subprocess.Popen[bytes]] = []
-    with Lab(args.hosts, rate, args.burst) as lab, ExitStack() as files:
+    with ExitStack() as files:
         before = [lab.sent(i) for i in range(args.hosts)]
         try:
             for rank in range(world):
@@ -173,7 +156,47 @@ def main() -> int:
         for i, b in enumerate(before):
             print(f"netlab: host {i} sent {lab.sent(i) - b} bytes over its link", flush=True)
     if status:
-        print(f"netlab: a rank failed with {status}; the others' output is in {logs}", file=sys.stderr)
+        print(f"netlab: a rank failed with {status}", file=sys.stderr)
+    return status
+
+
+def main() -> int:
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--hosts", type=int, default=2)
+    ap.add_argument("--ranks-per-host", type=int, default=1)
+    ap.add_argument("--rate", default="1gbit", help="link rate as tc spells it; 'none' for no limit")
+    ap.add_argument("--burst", default="256kb")
+    ap.add_argument("--port", type=int, default=29500)
+    ap.add_argument("--timeout", type=float, default=540.0, help="seconds, then every rank is ended")
+    ap.add_argument("--logs", help="folder for the other ranks' output (default: a temporary one, kept if a rank fails)")
+    ap.add_argument("command", nargs=argparse.REMAINDER)
+    args = ap.parse_args()
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not command:
+        ap.error("no COMMAND")
+    for tool in ("ip", "tc"):
+        if not shutil.which(tool):
+            ap.error(f"{tool} not found: apt-get install iproute2")
+    if os.geteuid():
+        ap.error("needs root")
+    rate = None if args.rate == "none" else args.rate
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        if args.logs:
+            Path(args.logs).mkdir(parents=True, exist_ok=True)
+        with Lab(args.hosts, rate, args.burst) as lab:
+            logs = Path(args.logs or tempfile.mkdtemp(prefix="netlab-"))
+            status = 1
+            try:
+                status = run_ranks(lab, args, command, logs)
+            finally:
+                if status:
+                    print(f"netlab: the other ranks' output is in {logs}", file=sys.stderr)
+                elif not args.logs:
+                    shutil.rmtree(logs)
+    except (LabError, OSError) as error:
+        print(f"netlab: {error}", file=sys.stderr)
+        return 2
     return status
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,12 @@ PROJECT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds the built wheel's contents."""
-    out, target = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("site")
-    run = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(PROJECT)]
+    """A folder that holds the built wheel's contents. Built from a copy: setuptools leaves, and reuses, ``build/``."""
+    out, target, copy = (tmp_path_factory.mktemp(name) for name in ("wheel", "site", "copy"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(PROJECT / name, copy)
+    shutil.copytree(PROJECT / "torchrec_qcomm", copy / "torchrec_qcomm", ignore=shutil.ignore_patterns("__pycache__"))
+    run = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(copy)]
     subprocess.run(run, check=True, capture_output=True, text=True, timeout=120)
     (wheel,) = out.glob("*.whl")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), str(wheel)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from dlrm_lib.errors import ExampleError
 
-MISSING = "the package scikit-learn is not installed. Run: pip install 'torchrec-qcomm[examples]'"
+MISSING = "the package scikit-learn is not installed. Run: pip install '.[examples]'"
 
 
 @dataclass(frozen=True, slots=True)

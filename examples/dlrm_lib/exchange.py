@@ -11,6 +11,8 @@ import torchrec_qcomm as qc
 
 DIRECTIONS = ("forward", "backward")
 LINKS = ("self", "intra_host", "inter_host")
+ONE_RANK = "there is one rank only"
+DATA_PARALLEL = "the planner made it data_parallel: every rank has a copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,9 @@ class TableView:
     def no_exchange(self, world_size: int) -> str | None:
         """Why nothing of the table goes over the wire; None if something does."""
         if world_size == 1:
-            return "there is one rank only"
+            return ONE_RANK
         if self.sharding == ShardingType.DATA_PARALLEL.value:
-            return "the planner made it data_parallel: every rank has a copy"
+            return DATA_PARALLEL
         return None
 
 

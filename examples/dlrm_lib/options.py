@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from dlrm_lib.arguments import count, output_file, positive, seed
 from dlrm_lib.data import ClickData, load_criteo, load_flights, make_synthetic
 from dlrm_lib.model import Optimizers
 from dlrm_lib.training import Settings
@@ -22,27 +23,27 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--config", metavar="YAML", help="the policy; without it everything moves as it is")
     parser.add_argument("--compare", action="store_true", help="train the FP32 wire too, from the same seed, and compare")
-    parser.add_argument("--json", metavar="FILE", help="write all that is printed, and the losses, as JSON")
+    parser.add_argument("--json", metavar="FILE", type=output_file, help="write all that is printed, and the losses, as JSON")
 
     data = parser.add_argument_group("data")
     which = data.add_mutually_exclusive_group()
     which.add_argument("--data", choices=("flights", "synthetic"), default="flights")
     which.add_argument("--criteo", metavar="FILE", help="the Criteo Kaggle train.txt")
-    data.add_argument("--criteo-rows", type=_count, default=100_000, help="rows of each hashed table (default %(default)s)")
-    data.add_argument("--criteo-lines", type=_count, default=1_000_000, help="lines to read (default %(default)s)")
-    data.add_argument("--synthetic-samples", type=_count, default=50_000, help="clicks to draw (default %(default)s)")
+    data.add_argument("--criteo-rows", type=count, default=100_000, help="rows of each hashed table (default %(default)s)")
+    data.add_argument("--criteo-lines", type=count, default=1_000_000, help="lines to read (default %(default)s)")
+    data.add_argument("--synthetic-samples", type=count, default=50_000, help="clicks to draw (default %(default)s)")
 
     training = parser.add_argument_group("training")
-    training.add_argument("--seed", type=_seed, default=0, help="of weights, order and synthetic clicks (default %(default)s)")
-    training.add_argument("--epochs", type=_count, default=1)
-    training.add_argument("--batch-size", type=_count, help=f"per rank (default: the config's, else {BATCH_SIZE})")
-    training.add_argument("--dim", type=_count, default=32, help="of every table, a multiple of 4 (default %(default)s)")
+    training.add_argument("--seed", type=seed, default=0, help="of weights, order and synthetic clicks (default %(default)s)")
+    training.add_argument("--epochs", type=count, default=1)
+    training.add_argument("--batch-size", type=count, help=f"per rank (default: the config's, else {BATCH_SIZE})")
+    training.add_argument("--dim", type=count, default=32, help="of every table, a multiple of 4 (default %(default)s)")
     training.add_argument("--optimizer", choices=sorted(LEARNING_RATES), default="adagrad")
-    training.add_argument("--embedding-lr", type=_positive, help="default: 0.05 for adagrad, 300 for sgd")
-    training.add_argument("--dense-lr", type=_positive, help="of Adam or SGD; default: 0.001 for adagrad, 0.2 for sgd")
-    training.add_argument("--limit-batches", type=_count, help="train and score at most so many batches")
+    training.add_argument("--embedding-lr", type=positive, help="default: 0.05 for adagrad, 300 for sgd")
+    training.add_argument("--dense-lr", type=positive, help="of Adam or SGD; default: 0.001 for adagrad, 0.2 for sgd")
+    training.add_argument("--limit-batches", type=count, help="train and score at most so many batches")
     options = parser.parse_args(arguments)
-    if options.compare and not options.config:
+    if options.compare and options.config is None:
         parser.error("--compare needs --config: without one there is no policy to compare the FP32 wire with")
     if options.dim % 4:
         parser.error(f"--dim must be a multiple of 4, which TorchRec's lookups need; got {options.dim}")
@@ -73,25 +74,3 @@ def settings_of(options: argparse.Namespace, config_batch_size: int | None) -> S
         optimizers=Optimizers(options.optimizer, options.embedding_lr or embedding_lr, options.dense_lr or dense_lr),
         limit_batches=options.limit_batches,
     )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"not a count: {text!r}; allowed: a whole number, 1 or more")
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"not a seed: {text!r}; allowed: a whole number, 0 or more")
-    return int(text)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"not a learning rate: {text!r}; allowed: a number above 0")
-    return value

@@ -14,7 +14,8 @@ from typing import Any
 import torchrec_qcomm as qc
 from dlrm_lib.data import ClickData
 from dlrm_lib.errors import bad
-from dlrm_lib.exchange import DIRECTIONS, TableView
+from dlrm_lib.exchange import DATA_PARALLEL, DIRECTIONS, ONE_RANK, TableView
+from dlrm_lib.ranks import Ranks
 from dlrm_lib.training import Run, Settings
 
 FP32, POLICY = "FP32 wire", "policy"
@@ -52,6 +53,12 @@ def _place(view: TableView) -> str:
     return f"{view.sharding} on {where}" if where and view.sharding != "data_parallel" else view.sharding
 
 
+def arm_text(label: str) -> str:
+    """The label of an arm, and what stands behind it."""
+    same = " (the plugin with `none`: bit-equal to TorchRec, but for the order of row-wise sums)"
+    return label + same if label == FP32 else label
+
+
 def quality_text(runs: Mapping[str, Run]) -> str:
     """Quality and time of the arms side by side."""
     arms = list(runs.values())
@@ -72,12 +79,15 @@ def quality_text(runs: Mapping[str, Run]) -> str:
     return table_text(header, rows)
 
 
-def traffic_text(run: Run) -> str:
+def traffic_text(label: str, run: Run, views: Sequence[TableView]) -> str:
     """Megabytes (1e6) that went over the wire, by table and direction, beside what FP32 would have taken."""
+    heading = "Bytes on the wire in training, all ranks" + ("" if label == FP32 else f", {label} beside FP32")
     cells = run.traffic.by_table()
-    tables = sorted({table for table, _ in cells})
+    if not cells:
+        return f"{heading}: nothing was exchanged"
+    exchanged = {table for table, _ in cells}
     rows = []
-    for table in tables:
+    for table in (view.table.name for view in views if view.table.name in exchanged):
         row = [table]
         for direction in DIRECTIONS:
             cell = cells.get((table, direction))
@@ -86,7 +96,8 @@ def traffic_text(run: Run) -> str:
     total = ["all tables"]
     for direction in DIRECTIONS:
         total += _bytes(run.traffic.fp32_bytes(direction=direction), run.traffic.wire_bytes(direction=direction))
-    return table_text(["MB", "forward FP32", "sent", "saving", "backward FP32", "sent", "saving"], [*rows, total])
+    header = ["MB", "forward FP32", "sent", "saving", "backward FP32", "sent", "saving"]
+    return f"{heading}:\n\n{table_text(header, [*rows, total])}"
 
 
 def _bytes(fp32: int, wire: int) -> list[str]:
@@ -102,10 +113,16 @@ def _difference(first: float | None, second: float | None) -> str:
 
 
 def warn_no_exchange(missing: Mapping[str, str]) -> None:
-    """Say in a box on stderr that a rule quantizes tables of which nothing is exchanged."""
-    lines = ["WARNING: the policy quantizes these tables, but nothing of them is exchanged:", ""]
-    lines += [f"  {table}: {reason}" for table, reason in missing.items()]
-    lines += ["", "Nothing is saved on them. Constrain them to table_wise or column_wise under", "`sharding:` in the config."]
+    """Say on stderr, in a box, that the policy quantizes tables of which nothing is exchanged."""
+    reasons = set(missing.values())
+    if reasons == {ONE_RANK}:
+        lines = [f"WARNING: {ONE_RANK}, so nothing is exchanged, and the policy changes nothing."]
+    else:
+        lines = ["WARNING: the policy quantizes these tables, but nothing of them is exchanged:", ""]
+        lines += [f"  {table}: {reason}" for table, reason in missing.items()]
+        lines += ["", "Nothing is saved on them."]
+    if DATA_PARALLEL in reasons:
+        lines += ["Constrain those that are data_parallel to table_wise or column_wise", "under `sharding:` in the config."]
     width = max(map(len, lines))
     box = ["!" * (width + 6), *(f"!! {line.ljust(width)} !!" for line in lines), "!" * (width + 6)]
     print("\n" + "\n".join(box) + "\n", file=sys.stderr, flush=True)
@@ -125,16 +142,19 @@ def versions() -> dict[str, str]:
 def as_dict(
     data: ClickData,
     settings: Settings,
-    world_size: int,
+    ranks: Ranks,
+    config: str | None,
     views: Sequence[TableView],
     missing: Mapping[str, str],
     runs: Mapping[str, Run],
 ) -> dict[str, Any]:
     """All that the example prints, and the losses, as plain values."""
     return {
+        "config": config,
         "data": {"name": data.name, "samples": len(data.labels), "base_rate": data.base_rate, "train_samples": len(data.train)},
         "settings": asdict(settings),
-        "world_size": world_size,
+        "world_size": ranks.world_size,
+        "device": ranks.device.type,
         "versions": versions(),
         "policy": {
             v.table.name: {

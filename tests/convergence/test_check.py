@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 import torchrec_qcomm as qc
-from tests.convergence import arms, faults
+from tests.convergence import arms, faults, run
 from tests.convergence.results import Outcome, Verdict
+
+PAGE = Path(__file__).parents[2] / "docs" / "convergence.md"
 
 
 @pytest.mark.parametrize("arm", [arm for arm in arms.ARMS if arm.broken], ids=lambda arm: arm.name)
@@ -53,3 +58,23 @@ def test_gates(auc: float, entropy: float, holds: bool) -> None:
     assert found.as_expected is holds
     assert verdict(False, auc, entropy).as_expected is not holds
     assert verdict(None, auc, entropy).as_expected
+
+
+def text_of(page: str) -> str:
+    """A page without what a run measures, or what it is measured with."""
+    page = re.sub(r"Measured with .*? minutes in all", "Measured", page, flags=re.DOTALL)
+    return re.sub(r"\| (holds|fails) \|", "| shown |", re.sub(r"[+-]?\d[\d.,]*", "0", page))
+
+
+def test_the_page_is_what_the_check_writes() -> None:
+    """Made-up results for all arms: the page differs in numbers alone."""
+    from dlrm_lib.data import make_synthetic  # importing `run` put it on the path
+
+    baseline = [Outcome(seed, 0.82, 0.74, 1.0) for seed in (0, 1, 2)]
+    worse = [Outcome(seed, 0.7, 0.9, 1.0) for seed in (0, 1, 2)]
+    verdicts = [Verdict(arm, worse if arm.expected is False else baseline, baseline) for arm in arms.ARMS]
+    setting = run.setting(make_synthetic(samples=50, seed=0), split_seed=run.SPLIT_SEED, world_size=2)
+    assert text_of(run.document(verdicts, [0, 1, 2], 60.0, setting)) == text_of(PAGE.read_text())
+    split = f"(a random split with seed {run.SPLIT_SEED})"
+    assert split in setting
+    assert split in PAGE.read_text()

@@ -43,6 +43,12 @@ def test_only_the_first_lines_are_read(tmp_path: Path) -> None:
     assert len(load_criteo(write(tmp_path, lines), rows=5, max_lines=9).labels) == 9
 
 
+def test_blank_lines_at_the_end_are_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path, [line() for _ in range(5)])
+    path.write_text(path.read_text() + "\n\n")
+    assert len(load_criteo(path, rows=10).labels) == 5
+
+
 def test_hashing_spreads_and_keeps_apart_the_missing() -> None:
     keys = np.arange(20_000)
     ids = hashed(keys, rows=101, seed=0)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from dlrm_lib.options import parse_options
 
 from tests.examples.conftest import ROOT, Launch
@@ -28,7 +34,10 @@ def test_flights_with_the_demo_config(launch: Launch, tmp_path: Path) -> None:
     for text in ("base rate 0.2371", "held-out AUC", "held-out normalized entropy", "time per step", "FP32 wire", "difference"):
         assert text in done.stdout
     report = json.loads(out.read_text())
-    assert set(report) == {"data", "settings", "world_size", "versions", "policy", "warnings", "arms"}
+    about = {"config", "data", "settings", "world_size", "device", "versions"}
+    assert set(report) == about | {"policy", "warnings", "arms"}
+    assert report["config"] == "configs/demo.yaml"
+    assert report["device"] == "cpu" or torch.cuda.is_available()
     assert report["warnings"]["tables_without_exchange"] == {}
     assert report["world_size"] == 2
     fp32, policy = report["arms"]["FP32 wire"], report["arms"]["policy"]
@@ -74,6 +83,11 @@ sharding:
     assert "t_cat_3: the planner made it data_parallel" in done.stderr
     assert "t_cat_5:" not in done.stderr
     assert "t_cat_3" not in report["arms"]["policy"]["traffic"]["tables"]
+    assert "Constrain those that are data_parallel" in done.stderr
+    assert "Training: FP32 wire (the plugin with `none`: bit-equal to TorchRec" in done.stdout
+    named = re.findall(r"^(t_cat_\d+) ", done.stdout, re.MULTILINE)
+    assert named[:26] == [f"t_cat_{i}" for i in range(26)]  # of the policy
+    assert named[26:] == [name for name in named[:26] if name != "t_cat_3"]  # of the bytes
 
 
 def test_initial_weights_do_not_depend_on_the_sharding_and_one_rank_alone_is_shouted(launch: Launch, tmp_path: Path) -> None:
@@ -88,9 +102,15 @@ def test_initial_weights_do_not_depend_on_the_sharding_and_one_rank_alone_is_sho
         done = launch(DLRM, "--config", config(tmp_path, text.format(kind=kind)), *arguments, ranks=ranks)
         assert done.returncode == 0, done.stderr
         losses.append(json.loads(out.read_text())["arms"]["policy"]["losses"][0])
-        shouts.append("t_cat_25: there is one rank only" in done.stderr)
+        alone = [
+            line for line in done.stderr.splitlines() if "WARNING: there is one rank only, so nothing is exchanged" in line
+        ]
+        shouts.append(len(alone))
+        assert ("nothing was exchanged" in done.stdout) is bool(alone)
+        assert "t_cat_" not in done.stderr
+        assert "Constrain" not in done.stderr
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-    assert shouts == [True, False]
+    assert shouts == [2, 0]  # before and after the training
 
 
 @pytest.mark.parametrize(
@@ -111,6 +131,36 @@ def test_bad_files_are_told_without_a_traceback(
     assert "Traceback" not in done.stderr
 
 
+def test_constraints_that_leave_no_plan_end_every_rank_with_a_message(tmp_path: Path) -> None:
+    """The kernel is one that a CPU does not have. Started without torchrun, which would end the second rank itself."""
+    policy = config(tmp_path, "sharding: [{tables: '*', compute_kernels: [fused_uvm]}]")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        group = {
+            "WORLD_SIZE": "2",
+            "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free.getsockname()[1]),
+        }
+    command = [sys.executable, DLRM, "--config", policy, *SYNTHETIC]
+    running = [
+        subprocess.Popen(
+            [str(part) for part in command],
+            env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    errors = [process.communicate(timeout=100)[1] for process in running]
+    for process, said in zip(running, errors, strict=True):
+        assert process.returncode == 2, said
+        assert "policy.yaml: sharding: TorchRec cannot plan this; got 'No available sharding type" in said
+        assert "Look at `sharding_types` and `compute_kernels`" in said
+        assert "search above" not in said
+        assert "Traceback" not in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -118,6 +168,11 @@ def test_bad_files_are_told_without_a_traceback(
         (["--dim", "30"], "multiple of 4"),
         (["--epochs", "0"], "not a count: '0'"),
         (["--seed", "-1"], "seed"),
+        (["--seed", str(2**64)], "not a seed"),
+        (["--json", str(ROOT)], "--json: a folder"),
+        (["--json", ""], "--json: a folder"),
+        (["--json", str(ROOT / "nothing" / "report.json")], "--json: cannot write there"),
+        (["--json", str(DLRM / "report.json")], "--json: cannot write there"),
         (["--dense-lr", "nan"], "not a learning rate: 'nan'"),
     ],
 )
@@ -125,3 +180,21 @@ def test_bad_options_are_refused(arguments: list[str], message: str, capsys: pyt
     with pytest.raises(SystemExit):
         parse_options(arguments)
     assert message in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "report.json").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) == tmp_path)  # root could write it whatever its mode
+    with pytest.raises(SystemExit):
+        parse_options(["--json", str(tmp_path / "report.json")])
+    assert "cannot write there" in capsys.readouterr().err
+    assert parse_options(["--json", str(tmp_path / "new.json")]).json == str(tmp_path / "new.json")
+    monkeypatch.setenv("RANK", "1")  # does not write
+    parse_options(["--json", str(tmp_path / "report.json")])
+
+
+def test_an_empty_config_is_one() -> None:
+    assert parse_options(["--compare", "--config", ""]).config == ""
+    assert parse_options(["--seed", str(2**64 - 1)]).seed == 2**64 - 1

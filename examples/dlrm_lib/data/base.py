@@ -88,11 +88,6 @@ class ClickData:
         """The share of positive labels among all samples."""
         return float(self.labels.double().mean())
 
-    @cached_property
-    def mean_bag(self) -> dict[str, float]:
-        """Ids per sample and feature, on average: what a planner calls the pooling factor."""
-        return {name: len(ids.values) / max(len(self.labels), 1) for name, ids in self.features.items()}
-
     def batch(self, index: torch.Tensor) -> Batch:
         """The samples ``index`` as the batch that TorchRec's ``DLRMTrain`` takes."""
         taken = [ids.take(index) for ids in self.features.values()]

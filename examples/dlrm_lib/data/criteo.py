@@ -1,8 +1,8 @@
 """The Criteo Kaggle display advertising file, ``train.txt``.
 
 One line per impression, tab-separated, no header: label (0 or 1), 13 integers, 26 categories of up to 8 hex digits; an empty
-field is missing. Integers become ``sign(x) * log(1 + |x|)``, a missing one 0. Categories are hashed into tables of a chosen
-number of rows; row 0 is the missing category.
+field is missing; blank lines at the end are left out. Integers become ``sign(x) * log(1 + |x|)``, a missing one 0. Categories
+are hashed into tables of a chosen number of rows; row 0 is the missing category.
 
 The lines are in the order of time, so the last part of those that are read is held out.
 """
@@ -37,7 +37,7 @@ def load_criteo(path: str | Path, rows: int, max_lines: int | None = None, seed:
     Args:
         path: of the file.
         rows: of each of the 26 tables, at least 2.
-        max_lines: read only the first so many lines (the whole file has 45,840,617 and needs about 15 GB of memory).
+        max_lines: read only the first so many lines; None reads all of them, into memory.
         seed: of the hash.
 
     Raises:
@@ -98,10 +98,21 @@ def hashed(keys: np.ndarray, rows: int, seed: int) -> np.ndarray:
 
 def _chunks(file: TextIO, max_lines: int | None) -> Iterator[tuple[int, list[str]]]:
     """Lines in portions, each with the number of its first line."""
-    first, lines = 1, islice(file, max_lines)
+    first, lines = 1, islice(_without_blank_end(file), max_lines)
     while chunk := list(islice(lines, CHUNK)):
         yield first, chunk
         first += len(chunk)
+
+
+def _without_blank_end(file: TextIO) -> Iterator[str]:
+    blank: list[str] = []
+    for line in file:
+        if line.strip(" \n"):
+            yield from blank
+            yield line
+            blank.clear()
+        else:
+            blank.append(line)
 
 
 def _columns(path: Path, first: int, lines: list[str]) -> list[tuple[str, ...]]:

