@@ -8,7 +8,7 @@ import torch
 from torchrec_qcomm import codecs
 from torchrec_qcomm.collectives import pack, unpack
 from torchrec_qcomm.errors import WireError
-from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side
+from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side, variable
 
 COLUMNS = [[Column("a", 6), Column("b", 6), Column("a", 6), Column("c", 5)], [Column("c", 5)]]
 MIXED = {"a": "int8", "b": "int4", "c": "fp16"}
@@ -46,6 +46,18 @@ def test_none_moves_a_lookup_without_a_copy() -> None:
     buffer = pack(values, side)
     assert buffer.data_ptr() == values.data_ptr()
     assert unpack(buffer, side).data_ptr() == values.data_ptr()
+
+
+def test_none_moves_a_variable_batch_without_a_copy() -> None:
+    """Flat values of one dim."""
+    plan = PooledLayout(
+        [[Column("a", 4), Column("b", 4)]] * 2, lambda table, link: codecs.get("none"), lambda *_: 0, torch.float32
+    )
+    for side in (variable.owner_side(plan, 0, [[3, 0], [1, 2]]), variable.sample_side(plan, 0, [[3, 0], [1, 2]])):
+        values = torch.randn(side.shape)
+        buffer = pack(values, side)
+        assert buffer.data_ptr() == values.data_ptr() == unpack(buffer, side).data_ptr()
+        assert torch.equal(unpack(buffer.clone(), side), values)
 
 
 def test_gradients_that_are_no_plain_tensors() -> None:

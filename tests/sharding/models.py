@@ -71,12 +71,12 @@ def placed(
 ) -> dict[str, ParameterSharding]:
     """A plan: whole tables round robin, or two column shards each, over the first ``holders`` ranks (default: all).
 
-    ``mixed`` gives every table another type, the last one ``data_parallel``.
+    ``mixed`` gives every table another type, the last one ``data_parallel``; ``mixed_sharded`` leaves that one out.
     """
     holders = holders or world
     plan = {}
     for i, t in enumerate(tables):
-        kind = MIXED_TYPES[i] if sharding_type == "mixed" else sharding_type
+        kind = {"mixed": MIXED_TYPES[i], "mixed_sharded": MIXED_TYPES[i % 3]}.get(sharding_type, sharding_type)
         if kind == "data_parallel":
             plan[t.name] = ParameterSharding(sharding_type=kind, compute_kernel="dense", ranks=list(range(world)))
             continue

@@ -12,7 +12,18 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.sharding.models import LOCAL, SGD, TABLES, batch, collection, copy_shards, local_weights, placed, upstream
+from tests.sharding.models import (
+    LOCAL,
+    SGD,
+    TABLES,
+    TableSpec,
+    batch,
+    collection,
+    copy_shards,
+    local_weights,
+    placed,
+    upstream,
+)
 from tests.sharding.scenarios import _in_feature_order, _over, shard
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
@@ -72,14 +83,14 @@ def summed(features: KeyedJaggedTensor) -> KeyedJaggedTensor:
     )
 
 
-def means(features: KeyedJaggedTensor) -> torch.Tensor:
+def means(features: KeyedJaggedTensor, tables: Sequence[TableSpec] = TABLES) -> torch.Tensor:
     """What a sum is divided by, ``[batch, all dims]``: the number of ids for mean-pooled features, else 1."""
     lengths = features.lengths().view(len(FEATURES), -1)
     columns = [
         (lengths[i].clamp(min=1) if t.pooling == PoolingType.MEAN else torch.ones_like(lengths[i]))
         .unsqueeze(1)
         .expand(-1, t.dim)
-        for i, (_, t) in enumerate(FEATURES)
+        for i, t in enumerate(t for t in tables for _ in t.features)
     ]
     return torch.cat(columns, dim=1).float()
 

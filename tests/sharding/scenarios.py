@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_
 from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from tests.sharding.models import SGD, TABLES, batch, collection, load_full, local_weights, placed, upstream
+from tests.sharding.models import SGD, TABLES, TableSpec, batch, collection, load_full, local_weights, placed, upstream
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, measure_traffic
@@ -39,15 +39,23 @@ def step(sharded: Any, features: Any, seed: int) -> torch.Tensor:
 
 
 def equals_native(
-    rank: int, world: int, sharding_type: str, sizes: Sequence[int], weighted: bool, holders: int, steps: int
+    rank: int,
+    world: int,
+    sharding_type: str,
+    sizes: Sequence[Any],
+    weighted: bool,
+    holders: int,
+    steps: int,
+    make: Callable[..., Any] = batch,
+    tables: Sequence[TableSpec] = TABLES,
 ) -> dict[str, Any]:
-    """Train TorchRec's own and a `none` exchange on the same batches; what differs bit for bit?"""
+    """Train TorchRec's own and a `none` exchange on the same batches of ``make``; what differs bit for bit?"""
     plan = placed(TABLES, sharding_type, world, holders=holders)
-    ours = shard(QCommEmbeddingBagCollectionSharder(Policy(), fused_params=SGD), collection(weighted=weighted), plan)
-    native = shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(weighted=weighted), plan)
+    ours = shard(QCommEmbeddingBagCollectionSharder(Policy(), fused_params=SGD), collection(tables, weighted=weighted), plan)
+    native = shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(tables, weighted=weighted), plan)
     outputs_equal = True
     for i in range(steps):
-        features = batch(TABLES, sizes[rank], seed=100 * i + rank, weighted=weighted)
+        features = make(TABLES, sizes[rank], seed=100 * i + rank, weighted=weighted)
         a, b = (step(sharded, features, seed=100 * i + rank) for sharded in (ours, native))
         outputs_equal &= torch.equal(a, b) and a.dtype == b.dtype
     start = collection()
@@ -141,9 +149,9 @@ def _over(error: torch.Tensor, limit: torch.Tensor) -> float:
     return float((error.abs() / limit.clamp_min(torch.finfo(torch.float32).tiny)).max())
 
 
-def _weight_bounds(features: Any, output_bounds: torch.Tensor) -> dict[str, torch.Tensor]:
+def _weight_bounds(features: Any, output_bounds: torch.Tensor, tables: Sequence[TableSpec] = TABLES) -> dict[str, torch.Tensor]:
     """How far the applied gradient of each weight may be off: its lookups' bounds, pooled like gradients, over all ranks."""
-    module = collection()
+    module = collection(tables)
     if output_bounds.shape[0]:  # an unsharded collection cannot look up an empty batch
         _in_feature_order(module(features)).backward(output_bounds)
     bounds = {}
@@ -154,10 +162,18 @@ def _weight_bounds(features: Any, output_bounds: torch.Tensor) -> dict[str, torc
     return bounds
 
 
-def traffic(rank: int, world: int, sharding_type: str, sizes: Sequence[int], policy: Policy) -> dict[str, Any]:
+def traffic(
+    rank: int,
+    world: int,
+    sharding_type: str,
+    sizes: Sequence[Any],
+    policy: Policy,
+    make: Callable[..., Any] = batch,
+    tables: Sequence[TableSpec] = TABLES,
+) -> dict[str, Any]:
     """Two measured steps: what the meter says, and what really went into all_to_all_single."""
     plan = placed(TABLES, sharding_type, world, holders=max(world - 1, 1))
-    module = collection(weighted=sharding_type == "grid_shard")  # whose means are refused
+    module = collection(tables, weighted=sharding_type == "grid_shard")  # whose means are refused
     sharded = shard(QCommEmbeddingBagCollectionSharder(policy, fused_params=SGD), module, plan)
     spied: list[int] = [0] * world
     real = dist.all_to_all_single
@@ -169,7 +185,7 @@ def traffic(rank: int, world: int, sharding_type: str, sizes: Sequence[int], pol
                 spied[peer] += size
         return real(output, input, *args, **kwargs)
 
-    batches = [batch(TABLES, sizes[rank], seed=i, weighted=module.is_weighted()) for i in range(4)]
+    batches = [make(TABLES, sizes[rank], seed=i, weighted=module.is_weighted()) for i in range(4)]
     step(sharded, batches[0], seed=rank)
     with measure_traffic(sharded) as meter:
         dist.all_to_all_single = spy

@@ -18,7 +18,7 @@ from tests.ranks import RankPool
 from tests.sharding.models import SGD, TABLES, batch, collection, local_weights, placed, upstream
 from tests.sharding.scenarios import shard, step
 from torchrec_qcomm import codecs
-from torchrec_qcomm.errors import ShardingError, WireError
+from torchrec_qcomm.errors import WireError
 from torchrec_qcomm.policy import Policy, Rule, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, measure_traffic
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
@@ -395,14 +395,14 @@ def wrong_calls(rank: int, world: int) -> list[str]:
     output_dist = QCommPooledEmbeddingDist(dist.group.WORLD, [[Column("a", 4)], []], torch.float32, sites, Meters())
     width = 4 if rank == 0 else 0
     said = []
-    for rows, context, kind in (
-        (3, None, WireError),  # 3 samples over 2 ranks
-        (4, EmbeddingShardingContext(batch_size_per_rank=[3, 3]), WireError),
-        (4, EmbeddingShardingContext(variable_batch_per_feature=True), ShardingError),
+    for rows, context in (
+        (3, None),  # 3 samples over 2 ranks
+        (4, EmbeddingShardingContext(batch_size_per_rank=[3, 3])),
+        (4, EmbeddingShardingContext(variable_batch_per_feature=True)),  # but no batch sizes
     ):
         try:
             output_dist(torch.ones(rows, width or 1), context)
-        except kind as error:
+        except WireError as error:
             said.append(str(error))
     awaitable = output_dist(torch.ones(4, width))
     awaitable.wait()
@@ -417,7 +417,7 @@ def test_wrong_calls_say_what_is_wrong(ranks: RankPool) -> None:
     for said in ranks.run(2, wrong_calls):
         assert "does not divide among the ranks; got 3" in said[0]
         assert "values do not fit the byte plan" in said[1]
-        assert "variable batch per feature is not supported yet" in said[2]
+        assert "variable batch per feature: not one batch size for each column of each rank" in said[2]
         assert "nothing is in flight" in said[3]
 
 

@@ -62,11 +62,11 @@ class Exchange:
         self._token: torch.Tensor | None = None
 
     def start(self, lookup: torch.Tensor) -> None:
-        """Encode ``lookup [sum of batch sizes, sum of own dims]`` and launch the collective."""
+        """Encode ``lookup``, shaped as planned, and launch the collective."""
         self._token = _Start.apply(lookup, self)
 
     def wait(self) -> torch.Tensor:
-        """The samples' values ``[batch size, sum of all dims]``, decoded, of the lookup's dtype.
+        """The samples' values, shaped as planned, decoded, of the lookup's dtype.
 
         Raises:
             WireError: the exchange was not started, or was waited for before.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 
 from torchrec_qcomm.errors import WireError, describe
@@ -94,14 +96,14 @@ def _moves_as_it_is(side: Side) -> bool:
     if len(side.layers) != 1 or len(side.layers[0].blocks) != 1:
         return False
     (block,) = side.layers[0].blocks
-    itemsize = side.dtype.itemsize
+    width = len(block.offsets) * block.dim
     return (
         block.codec.spec.name in ("none", "fp32")
         and block.adjacent
         and block.offsets[0] == 0
-        and block.stride == side.shape[1]
-        and block.stride * itemsize == block.byte_stride
-        and block.rows == side.shape[0]
+        and block.stride == width
+        and block.byte_stride == width * side.dtype.itemsize
+        and block.rows * width == prod(side.shape)
     )
 
 

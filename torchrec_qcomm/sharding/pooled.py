@@ -17,7 +17,7 @@ from torchrec_qcomm.errors import ShardingError, WireError, describe
 from torchrec_qcomm.policy import Direction, Link
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
-from torchrec_qcomm.wire import Column, PooledLayout, Side
+from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side, variable
 
 _COLLECTIVE = "all_to_all"
 
@@ -75,25 +75,23 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
     def forward(
         self, local_embs: torch.Tensor, sharding_ctx: EmbeddingShardingContext | None = None
     ) -> PooledEmbeddingsAwaitable:
-        """Start the exchange of ``local_embs [sum of batch sizes, sum of own dims]``.
+        """Start the exchange of ``local_embs [sum of batch sizes, sum of own dims]``, flat for variable batches.
 
         Returns:
-            An awaitable of ``[own batch size, sum of all dims]``, in the dtype of the lookup.
+            An awaitable of ``[own batch size, sum of all dims]``, or flat, in the dtype of the lookup.
         """
-        refuse_variable_batch(sharding_ctx)
+        by_feature = sharding_ctx is not None and sharding_ctx.variable_batch_per_feature
+        # Of variable batches TorchRec's collection restores the order of columns itself.
+        callbacks = [] if by_feature else self._callbacks
         if self._group.size() == 1:
-            awaitable = PooledEmbeddingsAwaitable(NoWait(local_embs))
-            awaitable.callbacks.extend(self._callbacks)
-            return awaitable
-        plan = self.plan(self._batch_sizes(local_embs, sharding_ctx))
+            return _awaitable(NoWait(local_embs), callbacks)
+        plan = self.variable_plan(sharding_ctx) if by_feature else self.plan(self._batch_sizes(local_embs, sharding_ctx))
         if local_embs.numel() == 0:
             local_embs = local_embs.view(plan.lookup_out.shape)  # a rank without tables looks up a flat empty tensor
         exchange = Exchange(self._group, plan, self._gradient_divisor, self._count)
         # A rank without tables looks up FP32 whatever the others do; TorchRec's own exchange is killed by that.
         exchange.start(local_embs.to(self._dtype))
-        awaitable = PooledEmbeddingsAwaitable(ExchangeAwaitable(exchange))
-        awaitable.callbacks.extend(self._callbacks)
-        return awaitable
+        return _awaitable(ExchangeAwaitable(exchange), callbacks)
 
     def plan(self, batch_sizes: tuple[int, ...]) -> Plan:
         """What this rank encodes and decodes when the ranks of the group have these many samples."""
@@ -103,6 +101,21 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
             values_in=self._forward_layout.sample_side(self._me, mine),
             gradient_out=self._backward_layout.sample_side(self._me, mine),
             lookup_gradient_in=self._backward_layout.owner_side(self._me, batch_sizes),
+        )
+
+    def variable_plan(self, context: EmbeddingShardingContext) -> Plan:
+        """The same where features have batch sizes of their own."""
+        world = self._group.size()
+        to_owner = context.batch_size_per_rank_per_feature or [()] * world  # TorchRec sets none on a rank without tables
+        if isinstance(self._forward_layout, ReduceLayout):
+            mine = [to_owner[self._me]] * world
+        else:
+            mine = variable.by_owner(self._forward_layout, context.batch_size_per_feature_pre_a2a)
+        return Plan(
+            lookup_out=variable.owner_side(self._forward_layout, self._me, to_owner),
+            values_in=variable.sample_side(self._forward_layout, self._me, mine),
+            gradient_out=variable.sample_side(self._backward_layout, self._me, mine),
+            lookup_gradient_in=variable.owner_side(self._backward_layout, self._me, to_owner),
         )
 
     def _batch_sizes(self, local_embs: torch.Tensor, context: EmbeddingShardingContext | None) -> tuple[int, ...]:
@@ -156,15 +169,23 @@ class QCommTwoHopEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         return self._across(self._within(local_embs, within).wait(), across)
 
 
+def _awaitable(
+    result: Awaitable[torch.Tensor], callbacks: Sequence[Callable[[torch.Tensor], torch.Tensor]]
+) -> PooledEmbeddingsAwaitable:
+    awaitable = PooledEmbeddingsAwaitable(result)
+    awaitable.callbacks.extend(callbacks)
+    return awaitable
+
+
 def refuse_variable_batch(context: EmbeddingShardingContext | None) -> None:
     """Raise ``ShardingError`` for a batch that differs between features."""
     if context is not None and context.variable_batch_per_feature:
         raise ShardingError(
             describe(
                 "quantized exchange",
-                "variable batch per feature is not supported yet",
+                "variable batch per feature is not supported yet with table-row-wise and grid sharding",
                 got="variable_batch_per_feature=True",
                 allowed="one batch size for all features of a rank",
-                todo="Use TorchRec's own sharder for this model.",
+                todo="Shard the tables another way, or use TorchRec's own sharder.",
             )
         )

@@ -1,6 +1,7 @@
 """Who sends which bytes to whom, and how many; knows ranks and sizes, must never see a value."""
 
+from torchrec_qcomm.wire import variable
 from torchrec_qcomm.wire.layout import Block, Column, Layer, PooledLayout, ReduceLayout, Side
 from torchrec_qcomm.wire.traffic import Cell, Flow, Traffic
 
-__all__ = ["Block", "Cell", "Column", "Flow", "Layer", "PooledLayout", "ReduceLayout", "Side", "Traffic"]
+__all__ = ["Block", "Cell", "Column", "Flow", "Layer", "PooledLayout", "ReduceLayout", "Side", "Traffic", "variable"]

@@ -89,7 +89,7 @@ class Side:
         cells: for each rank of the group, ``{table: Cell}``; the wire bytes of a rank's cells sum to its split.
     """
 
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     dtype: torch.dtype
     layers: tuple[Layer, ...]
     splits: tuple[int, ...]
@@ -164,33 +164,33 @@ class PooledLayout(Generic[LinkT]):
         link_of: Callable[[int, int], LinkT],
         dtype: torch.dtype,
     ) -> None:
-        self._columns = [tuple(owned) for owned in columns]
-        self._codec_of, self._link_of, self._dtype = codec_of, link_of, dtype
+        self.columns = [tuple(owned) for owned in columns]
+        self.codec_of, self.link_of, self.dtype = codec_of, link_of, dtype
         self._rows: dict[tuple[int, LinkT], _WireRow] = {}
         # Batch sizes rarely change between steps, and the plan of a large model takes longer to make than to look up.
         self.owner_side = lru_cache(maxsize=16)(self._owner_side)
         self.sample_side = lru_cache(maxsize=16)(self._sample_side)
 
     def _wire_row(self, owner: int, sample: int) -> _WireRow:
-        key = (owner, self._link_of(owner, sample))
+        key = (owner, self.link_of(owner, sample))
         if key not in self._rows:
             self._rows[key] = self._plan_row(*key)
         return self._rows[key]
 
     def _plan_row(self, owner: int, link: LinkT) -> _WireRow:
-        columns = self._columns[owner]
+        columns = self.columns[owner]
         starts = [0, *accumulate(column.dim for column in columns)]
         members: dict[tuple[Codec, int], list[int]] = {}
         cells: dict[str, Cell] = {}
         for column, start in zip(columns, starts, strict=False):
-            codec = self._codec_of(column.table, link=link)
+            codec = self.codec_of(column.table, link=link)
             members.setdefault((codec, column.dim), []).append(start)
-            cell = Cell(column.dim, codec.row_bytes(column.dim, self._dtype))
+            cell = Cell(column.dim, codec.row_bytes(column.dim, self.dtype))
             cells[column.table] = cells.get(column.table, Cell()) + cell
         groups, nbytes = [], 0
         for (codec, dim), offsets in members.items():
             groups.append(_Group(codec, dim, tuple(offsets), nbytes))
-            nbytes += len(offsets) * codec.row_bytes(dim, self._dtype)
+            nbytes += len(offsets) * codec.row_bytes(dim, self.dtype)
         return _WireRow(tuple(groups), starts[-1], nbytes, cells)
 
     def _owner_side(self, rank: int, batch_sizes: tuple[int, ...]) -> Side:
@@ -210,8 +210,8 @@ class PooledLayout(Generic[LinkT]):
             row += rows
             byte += rows * wire_row.nbytes
         return Side(
-            shape=(row, sum(column.dim for column in self._columns[rank])),
-            dtype=self._dtype,
+            shape=(row, sum(column.dim for column in self.columns[rank])),
+            dtype=self.dtype,
             layers=(Layer(tuple(blocks), 0, byte),),
             splits=tuple(w.nbytes * size for w, size in zip(wire_rows, batch_sizes, strict=True)),
             cells=tuple(w.counted(size) for w, size in zip(wire_rows, batch_sizes, strict=True)),
@@ -224,7 +224,7 @@ class PooledLayout(Generic[LinkT]):
             rank: whose samples, as a rank of the group.
             batch_size: how many samples.
         """
-        wire_rows = [self._wire_row(owner, rank) for owner in range(len(self._columns))]
+        wire_rows = [self._wire_row(owner, rank) for owner in range(len(self.columns))]
         width = sum(w.values for w in wire_rows)
         blocks: list[Block] = []
         column = byte = 0
@@ -234,7 +234,7 @@ class PooledLayout(Generic[LinkT]):
             byte += batch_size * wire_row.nbytes
         return Side(
             shape=(batch_size, width),
-            dtype=self._dtype,
+            dtype=self.dtype,
             layers=(Layer(tuple(blocks), 0, byte),),
             splits=tuple(w.nbytes * batch_size for w in wire_rows),
             cells=tuple(w.counted(batch_size) for w in wire_rows),
@@ -250,7 +250,7 @@ class ReduceLayout(PooledLayout[LinkT]):
 
     def _sample_side(self, rank: int, batch_size: int) -> Side:
         """The samples' end: values ``[batch_size, sum of dims]``, one layer an owner."""
-        wire_rows = [self._wire_row(owner, rank) for owner in range(len(self._columns))]
+        wire_rows = [self._wire_row(owner, rank) for owner in range(len(self.columns))]
         width = wire_rows[0].values
         layers: list[Layer] = []
         byte = 0
@@ -261,7 +261,7 @@ class ReduceLayout(PooledLayout[LinkT]):
             byte += nbytes
         return Side(
             shape=(batch_size, width),
-            dtype=self._dtype,
+            dtype=self.dtype,
             layers=tuple(layers),
             splits=tuple(layer.nbytes for layer in layers),
             cells=tuple(w.counted(batch_size) for w in wire_rows),

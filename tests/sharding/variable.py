@@ -1,0 +1,214 @@
+"""Variable batch per feature: batches of distinct rows and where they go, and what ranks do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torchrec.distributed import comm_ops
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.modules.embedding_configs import PoolingType
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from tests.sharding import reduced, scenarios
+from tests.sharding.models import (
+    SGD,
+    TABLES,
+    TableSpec,
+    batch,
+    collection,
+    copy_shards,
+    local_weights,
+    placed,
+    upstream,
+)
+from tests.sharding.scenarios import shard, step
+from torchrec_qcomm import codecs
+from torchrec_qcomm.errors import ShardingError
+from torchrec_qcomm.policy import Policy, Table
+from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder
+
+MEANS = tuple(replace(t, pooling=PoolingType.MEAN) for t in TABLES)
+"""One pooling for all tables of a rank: of variable batches FBGEMM's CPU lookups can do only one kind."""
+
+Ragged = tuple[int, tuple[int, ...]]
+"""A rank's batch, and how many distinct rows each feature has in it."""
+
+SIZES: tuple[Ragged, ...] = ((8, (3, 5, 1, 7, 2)), (9, (6, 1, 2, 4, 9)), (5, (2, 4, 1, 5, 3)), (4, (1, 1, 1, 1, 1)))
+"""Other sizes on every rank and for every feature, down to one row for a whole batch."""
+
+
+def ragged(tables: Sequence[TableSpec], size: Ragged, seed: int, *, weighted: bool = False) -> KeyedJaggedTensor:
+    """Each feature's distinct rows, and inverse indices that use all of them."""
+    full, rows = size
+    generator = torch.Generator().manual_seed(seed)
+    features = [(feature, t) for t in tables for feature in t.features]
+    lengths, ids, inverse = [], [], []
+    for (_, t), n in zip(features, rows, strict=True):
+        lengths.append(torch.randint(0, 4, (n,), generator=generator))
+        lengths[-1][:1] += 1  # so that every feature looks something up
+        ids.append(torch.randint(0, t.rows, (int(lengths[-1].sum()),), generator=generator))
+        again = torch.randint(0, max(n, 1), (full - n,), generator=generator)
+        inverse.append(torch.cat([torch.arange(n), again])[torch.randperm(full, generator=generator)])
+    keys, values = [feature for feature, _ in features], torch.cat(ids)
+    return KeyedJaggedTensor(
+        keys,
+        values,
+        lengths=torch.cat(lengths),
+        weights=torch.rand(values.numel(), generator=generator) + 0.5 if weighted else None,
+        stride_per_key_per_rank=[[n] for n in rows],
+        inverse_indices=(keys, torch.stack(inverse)),
+    )
+
+
+def expanded(features: KeyedJaggedTensor) -> KeyedJaggedTensor:
+    """The same batch with every row written out as often as it is used."""
+    inverse = features.inverse_indices()[1].tolist()
+    lengths, ids, weights = [], [], []
+    for key, rows in zip(features.keys(), inverse, strict=True):
+        jagged = features[key]
+        sizes = jagged.lengths().tolist()
+        lengths += [sizes[row] for row in rows]
+        ids += [jagged.values().split(sizes)[row] for row in rows]
+        if features.weights_or_none() is not None:
+            weights += [jagged.weights().split(sizes)[row] for row in rows]
+    return KeyedJaggedTensor(
+        features.keys(), torch.cat(ids), lengths=torch.tensor(lengths), weights=torch.cat(weights) if weights else None
+    )
+
+
+def beside_native_reduced(rank: int, world: int, weighted: bool, steps: int) -> dict[str, float]:
+    """Row-wise `none` beside TorchRec's synchronous collectives; differences over what another order of the sum may do."""
+    dealt = reduced.Dealt("row_wise", world)
+    ours = shard(QCommEmbeddingBagCollectionSharder(fused_params=SGD), collection(MEANS, weighted=weighted), dealt.plan)
+    native = shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(MEANS, weighted=weighted), dealt.plan)
+    worst = {"output": 0.0, "weights": 0.0}
+    for i in range(steps):
+        features = ragged(TABLES, SIZES[rank], seed=100 * i + rank, weighted=weighted)
+        got = scenarios._in_feature_order(ours(features))
+        gradient = upstream(*got.shape, seed=100 * i + rank)
+        comm_ops.set_use_sync_collectives(True)
+        try:
+            want = scenarios._in_feature_order(native(features))
+            want.backward(gradient)
+        finally:
+            comm_ops.set_use_sync_collectives(False)
+        got.backward(gradient)
+        if i == 0:  # the shares are those of the first weights
+            shares = dealt.shares(expanded(features))
+            divisor = torch.ones_like(shares[0]) if weighted else reduced.means(expanded(features), MEANS)
+            limit = world * 2.0**-24 * sum(share.abs() for share in shares) / divisor
+            worst["output"] = scenarios._over(got.detach() - want.detach(), limit)
+        mine, theirs = local_weights(ours), local_weights(native)
+        for key in mine:
+            limit = 2.0**-22 * theirs[key].abs() + 2.0**-30
+            worst["weights"] = max(worst["weights"], scenarios._over(mine[key] - theirs[key], limit))
+        copy_shards(ours, native)
+    return worst
+
+
+def quantized_step(rank: int, world: int, kind: str, policy: Policy) -> dict[str, Any]:
+    """One quantized step beside an exact one: errors over bounds, and what stayed equal.
+
+    Forward, what travels is a distinct row; backward, the sum of the gradients of all places that use it.
+    """
+    dealt = reduced.Dealt(kind, world) if kind == "row_wise" else None
+    plan = dealt.plan if dealt else placed(TABLES, kind, world, holders=world - 1)
+    quantized = shard(QCommEmbeddingBagCollectionSharder(policy, fused_params=SGD), collection(MEANS), plan)
+    exact = shard(QCommEmbeddingBagCollectionSharder(fused_params=SGD), collection(MEANS), plan, fqn="exact")
+    resolved = policy.resolve(Table(t.name, t.rows, t.dim) for t in TABLES)
+    features = ragged(TABLES, SIZES[rank], seed=rank)
+    full = expanded(features)
+    got, want = (scenarios._in_feature_order(sharded(features)) for sharded in (quantized, exact))
+    columns = [
+        (index, t.name, width)
+        for index, (_, t) in enumerate(reduced.FEATURES)
+        for width in {piece.shard_offsets[1]: piece.shard_sizes[1] for piece in plan[t.name].sharding_spec.shards}.values()
+    ]
+
+    def by_column(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return values.split([width for _, _, width in columns], dim=1)
+
+    def bound(values: torch.Tensor, table: str, direction: str) -> torch.Tensor:
+        return codecs.get(resolved.codec(table, direction, "inter_host")).error_bound(values)
+
+    def travelling_bound(gradient: torch.Tensor) -> torch.Tensor:
+        """The bound of every distinct row's summed gradient, at the first place that uses the row."""
+        bounds = []
+        for (index, table, width), piece in zip(columns, by_column(gradient), strict=True):
+            inverse = features.inverse_indices()[1][index]
+            n = features.stride_per_key()[index]
+            sums = bound(torch.zeros(n, width).index_add(0, inverse, piece), table, "backward")
+            first = [inverse.tolist().index(row) for row in range(n)]
+            bounds.append(torch.zeros_like(piece).index_copy(0, torch.tensor(first), sums))
+        return torch.cat(bounds, dim=1)
+
+    shares = dealt.shares(full) if dealt else [want.detach()]
+    divisor = reduced.means(full, MEANS) if dealt else torch.ones_like(want)
+    forward = [
+        torch.cat([bound(piece, table, "forward") for (_, table, _), piece in zip(columns, by_column(share), strict=True)], 1)
+        for share in shares
+    ]
+    # A sum over ranks is rounded in both runs.
+    slack = 2.0**-20 * sum(share.abs() for share in shares) if dealt else 0.0
+    gradient = upstream(*want.shape, seed=rank)
+    limits = travelling_bound(gradient / divisor)
+    allowed = reduced._weight_bounds(full, limits) if dealt else scenarios._weight_bounds(full, limits, MEANS)
+
+    before = local_weights(quantized)
+    got.backward(gradient)
+    want.backward(gradient)
+    after, exactly = local_weights(quantized), local_weights(exact)
+    start, worst = collection(), {}
+    for t in TABLES:
+        for piece in plan[t.name].sharding_spec.shards:
+            if piece.placement.rank() != rank:
+                continue
+            (row, at), (rows, width) = piece.shard_offsets, piece.shard_sizes
+            key, part = (t.name, at), (slice(row, row + rows), slice(at, at + width))
+            limit = allowed[t.name][part] + 2.0**-22 * start.embedding_bags[t.name].weight.detach()[part].abs()
+            moved = (before[key] - after[key]) - (before[key] - exactly[key])
+            worst[key] = scenarios._over(moved, limit)
+    sent, exactly_sent = by_column(got.detach()), by_column(want.detach())
+    return {
+        "shape": tuple(got.shape),
+        "forward": scenarios._over(got.detach() - want.detach(), (sum(forward) + slack) / divisor),
+        "forward equal": [torch.equal(a, b) for a, b in zip(sent, exactly_sent, strict=True)],
+        "backward": worst,
+        "backward equal": {key: torch.equal(after[key], exactly[key]) for key in after},
+    }
+
+
+def alternating(rank: int, world: int) -> list[bool]:
+    """Variable and plain batches in turn through the same dists, two of them in flight at once."""
+    plan = placed(TABLES, "column_wise", world)
+    pair = [
+        shard(sharder(fused_params=SGD), collection(MEANS), plan)
+        for sharder in (QCommEmbeddingBagCollectionSharder, EmbeddingBagCollectionSharder)
+    ]
+    first = [step(sharded, ragged(TABLES, SIZES[rank], seed=rank), seed=rank) for sharded in pair]
+    second = [step(sharded, batch(TABLES, 3 + rank, seed=rank), seed=rank) for sharded in pair]
+    third = []
+    for sharded in pair:
+        a, b = (sharded(ragged(TABLES, SIZES[rank], seed=seed + rank)) for seed in (10, 20))
+        late, early = b.values(), a.values()
+        (early.square().sum() + late.sum()).backward()
+        third.append(torch.cat([early.detach(), late.detach()]))
+    ours, native = (local_weights(sharded) for sharded in pair)
+    return [*(torch.equal(*outs) for outs in (first, second, third)), all(torch.equal(ours[key], native[key]) for key in ours)]
+
+
+def refused(rank: int, world: int, kind: str) -> str:
+    """What a two-hop sharding says."""
+    sharded = shard(
+        QCommEmbeddingBagCollectionSharder(Policy("int8", "int8"), fused_params=SGD),
+        collection(weighted=True),
+        placed(TABLES, kind, world),
+    )
+    try:
+        sharded(ragged(TABLES, SIZES[rank], seed=rank, weighted=True))
+    except ShardingError as error:
+        return str(error)
+    return "nothing raised"
