@@ -32,7 +32,7 @@ class Int4(RowCodec):
     no level overflows; the scale is at least ``2**-126``, so rows with a range below 1.8e-37 have an absolute error,
     ``2**-127``. A row with a NaN or Inf decodes to NaN in every column (scale and minimum are NaN).
 
-    There is one implementation: FBGEMM's 4-bit kernels refuse odd widths and are not faster than these bit operations.
+    There is one implementation: FBGEMM's 4-bit kernels compute scale and minimum themselves, in FP16, and refuse odd widths.
     """
 
     name: ClassVar[str] = "int4"
