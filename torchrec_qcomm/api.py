@@ -85,7 +85,7 @@ def get_planner(
         PolicyError: a glob of a rule or of ``sharding`` matches no table of the model.
     """
     config = _config(config)
-    names = [entry.table.name for entry in _tables(model)]
+    names = {entry.table.name for entry in _tables(model)}
     config.policy.check_matched(names, where=f"{config.source}: precision.")
     native = _native_tables(model)
     resolved = config.policy.resolve(native)
@@ -94,8 +94,7 @@ def get_planner(
     if config.batch_size is None:
         logger.info("%s gives no batch_size: the planner takes TorchRec's default", config.source)
     topology, constraints = get_topology(config, device=device), get_constraints(config, model)
-    quantized = {entry.table.name for entry in _tables(model)} - {table.name for table in native}
-    _check_offered(config, constraints, quantized, topology.compute_device)
+    _check_offered(config, constraints, names - {table.name for table in native}, topology.compute_device)
     return EmbeddingShardingPlanner(topology=topology, batch_size=config.batch_size, constraints=constraints, **planner_args)
 
 

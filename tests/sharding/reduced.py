@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torchrec.distributed import comm_ops
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.modules.embedding_configs import PoolingType
@@ -24,7 +23,7 @@ from tests.sharding.models import (
     placed,
     upstream,
 )
-from tests.sharding.scenarios import _in_feature_order, _over, shard
+from tests.sharding.scenarios import _in_feature_order, _over, _weight_bounds, shard
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder
@@ -153,7 +152,8 @@ def quantized_step(rank: int, world: int, kind: str, sizes: Sequence[int], polic
     before = local_weights(quantized)
     got.backward(gradient)
     want.backward(gradient)
-    allowed, after, exactly = _weight_bounds(features, backward), local_weights(quantized), local_weights(exact)
+    allowed = _weight_bounds(collection(weighted=True), summed(features), backward)
+    after, exactly = local_weights(quantized), local_weights(exact)
     start, worst, equal = collection(), {}, {}
     for t in TABLES:
         for column in dealt.cuts(t.name):
@@ -173,16 +173,3 @@ def quantized_step(rank: int, world: int, kind: str, sizes: Sequence[int], polic
         "backward": worst,
         "backward equal": equal,
     }
-
-
-def _weight_bounds(features: KeyedJaggedTensor, output_bounds: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The sums' bounds scattered to the weights that were looked up, over all ranks."""
-    module = collection(weighted=True)
-    if output_bounds.shape[0]:
-        _in_feature_order(module(summed(features))).backward(output_bounds)
-    bounds = {}
-    for name, bag in module.embedding_bags.items():
-        total = torch.zeros_like(bag.weight) if bag.weight.grad is None else bag.weight.grad
-        dist.all_reduce(total)
-        bounds[name] = total / dist.get_world_size()
-    return bounds

@@ -118,7 +118,7 @@ def quantized_step(rank: int, world: int, sharding_type: str, sizes: Sequence[in
         return {key: before[key] - after for key, after in local_weights(sharded).items()}
 
     applied, exactly = moved(quantized, got), moved(exact, want)
-    allowed = _weight_bounds(features, bound(gradient, "backward"))
+    allowed = _weight_bounds(collection(), features, bound(gradient, "backward"))
     weights, worst = collection(), {}
     for (table, column), delta in exactly.items():
         part = slice(column, column + delta.shape[1])
@@ -149,9 +149,8 @@ def _over(error: torch.Tensor, limit: torch.Tensor) -> float:
     return float((error.abs() / limit.clamp_min(torch.finfo(torch.float32).tiny)).max())
 
 
-def _weight_bounds(features: Any, output_bounds: torch.Tensor, tables: Sequence[TableSpec] = TABLES) -> dict[str, torch.Tensor]:
+def _weight_bounds(module: EmbeddingBagCollection, features: Any, output_bounds: torch.Tensor) -> dict[str, torch.Tensor]:
     """How far the applied gradient of each weight may be off: its lookups' bounds, pooled like gradients, over all ranks."""
-    module = collection(tables)
     if output_bounds.shape[0]:  # an unsharded collection cannot look up an empty batch
         _in_feature_order(module(features)).backward(output_bounds)
     bounds = {}

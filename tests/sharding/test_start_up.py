@@ -200,6 +200,7 @@ def refusals(rank: int, world: int) -> dict[str, str]:
         "unplanned": raised(lambda: shard(sharder(INT8), collection(), unplanned)),
         "uneven hosts": raised(lambda: shard(sharder(links, devices_per_host=3), collection(), tables)),
         "moved": raised(lambda: moving.update_shards({"t1": forced["t1"]}, None, None)),
+        "moved to grid": raised(lambda: moving.update_shards({"t1": placed(TABLES, "grid_shard", world)["t1"]}, None, None)),
         **answers,
         "forced": raised(lambda: shard(sharder(INT8), collection(), forced)),
         "doubled": raised(
@@ -223,7 +224,8 @@ def test_settings_that_cannot_work_are_refused(ranks: RankPool) -> None:
         assert answer["typo"].startswith("PolicyError")
         assert "'t_*'" in answer["typo"]
         assert "allow_unmatched" in answer["typo"]
-        assert "table 't1', grid_shard: TorchRec returns sums where means are asked for" in answer["grid mean"]
+        for grid in ("grid mean", "moved to grid"):
+            assert "table 't1', grid_shard: TorchRec returns sums where means are asked for" in answer[grid]
         assert "table 't0', row_wise: a rank would own no rows" in answer["few rows"]
         assert "plan: a table of the collection is not in it; got 't2'" in answer["unplanned"]
         assert "got 3; allowed: a divisor of 2" in answer["uneven hosts"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.ranks import RankPool
@@ -22,19 +24,17 @@ FORWARD = {"t0": "int8", "t1": "fp8_e4m3", "t2": "int4", "t3": "fp16"}
 BACKWARD = {"t0": "int8", "t1": "fp8_e5m2", "t2": "bf16", "t3": "int4"}
 
 
-@pytest.mark.parametrize("sharding_type", [*SHARDINGS, "row_wise"])
-def test_counted_bytes_are_sent_bytes(ranks: RankPool, sharding_type: str) -> None:
-    sizes, world, steps = (8, 8, 5, 1), 4, 2
-    answers = ranks.run(world, traffic, sharding_type, sizes, MIXED)
-    plan = placed(TABLES, sharding_type, world, holders=3)
+def check_by_hand(answers: list[dict], plan: dict, rows_of: Callable[[TableSpec, int], int]) -> None:
+    """Hold what ranks counted under `FORWARD` and `BACKWARD` against the arithmetic; ``rows_of(table, sample rank)``."""
+    world = len(answers)
     forward = [[0] * world for _ in range(world)]
     backward = [[0] * world for _ in range(world)]
     tables = {(t.name, direction): [0, 0] for t in TABLES for direction in ("forward", "backward")}
     for t in TABLES:
         for shard, owner in zip(plan[t.name].sharding_spec.shards, plan[t.name].ranks, strict=True):
             dim = shard.shard_sizes[1]
-            for sample, size in enumerate(sizes):
-                rows = steps * size * len(t.features)
+            for sample in range(world):
+                rows = rows_of(t, sample)
                 for direction, codec, matrix, a, b in (
                     ("forward", FORWARD[t.name], forward, owner, sample),
                     ("backward", BACKWARD[t.name], backward, sample, owner),
@@ -49,6 +49,15 @@ def test_counted_bytes_are_sent_bytes(ranks: RankPool, sharding_type: str) -> No
         assert answer["spied"] == answer["local row"] == both[rank]
         assert answer["tables"] == {key: tuple(sums) for key, sums in tables.items()}
         assert answer["fp32"] == 4 * sum(values for values, _ in tables.values())
+
+
+@pytest.mark.parametrize("sharding_type", [*SHARDINGS, "row_wise"])
+def test_counted_bytes_are_sent_bytes(ranks: RankPool, sharding_type: str) -> None:
+    sizes, world, steps = (8, 8, 5, 1), 4, 2
+    answers = ranks.run(world, traffic, sharding_type, sizes, MIXED)
+    plan = placed(TABLES, sharding_type, world, holders=3)
+    check_by_hand(answers, plan, lambda t, sample: steps * sizes[sample] * len(t.features))
+    for answer in answers:
         assert answer["counts nothing outside the block"]
         assert answer["reset"] == 0
 

@@ -8,7 +8,7 @@ from tests.ranks import RankPool
 from tests.sharding.models import LOCAL, TABLES, placed
 from tests.sharding.scenarios import equals_native, traffic
 from tests.sharding.test_quantized import MIXED, SHARDINGS
-from tests.sharding.test_traffic import BACKWARD, FORWARD, ROW_BYTES
+from tests.sharding.test_traffic import check_by_hand
 from tests.sharding.variable import MEANS, SIZES, alternating, beside_native_reduced, quantized_step, ragged, refused
 
 WIDTH = sum(t.dim * len(t.features) for t in TABLES)
@@ -57,29 +57,8 @@ def test_counted_bytes_are_sent_bytes(ranks: RankPool, kind: str) -> None:
     world, steps = 4, 2
     answers = ranks.run(world, traffic, kind, SIZES, MIXED, ragged, MEANS)
     plan = placed(TABLES, kind, world, holders=3)
-    forward = [[0] * world for _ in range(world)]
-    backward = [[0] * world for _ in range(world)]
-    tables = {(t.name, direction): [0, 0] for t in TABLES for direction in ("forward", "backward")}
     index = {feature: i for i, feature in enumerate(feature for t in TABLES for feature in t.features)}
-    for t in TABLES:
-        for shard, owner in zip(plan[t.name].sharding_spec.shards, plan[t.name].ranks, strict=True):
-            dim = shard.shard_sizes[1]
-            for sample, (_, sizes) in enumerate(SIZES):
-                rows = steps * sum(sizes[index[feature]] for feature in t.features)
-                for direction, codec, matrix, a, b in (
-                    ("forward", FORWARD[t.name], forward, owner, sample),
-                    ("backward", BACKWARD[t.name], backward, sample, owner),
-                ):
-                    matrix[a][b] += rows * ROW_BYTES[codec](dim)
-                    tables[t.name, direction][0] += rows * dim
-                    tables[t.name, direction][1] += rows * ROW_BYTES[codec](dim)
-    both = [[f + b for f, b in zip(*pair, strict=True)] for pair in zip(forward, backward, strict=True)]
-    for rank, answer in enumerate(answers):
-        assert answer["forward"] == forward
-        assert answer["matrix"] == both
-        assert answer["spied"] == answer["local row"] == both[rank]
-        assert answer["tables"] == {key: tuple(sums) for key, sums in tables.items()}
-        assert answer["fp32"] == 4 * sum(values for values, _ in tables.values())
+    check_by_hand(answers, plan, lambda t, sample: steps * sum(SIZES[sample][1][index[feature]] for feature in t.features))
 
 
 def test_variable_and_plain_batches_in_turn(ranks: RankPool) -> None:

@@ -155,7 +155,8 @@ def quantized_step(rank: int, world: int, kind: str, policy: Policy) -> dict[str
     slack = 2.0**-20 * sum(share.abs() for share in shares) if dealt else 0.0
     gradient = upstream(*want.shape, seed=rank)
     limits = travelling_bound(gradient / divisor)
-    allowed = reduced._weight_bounds(full, limits) if dealt else scenarios._weight_bounds(full, limits, MEANS)
+    sums = (collection(weighted=True), reduced.summed(full)) if dealt else (collection(MEANS), full)
+    allowed = scenarios._weight_bounds(*sums, limits)
 
     before = local_weights(quantized)
     got.backward(gradient)

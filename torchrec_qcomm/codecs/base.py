@@ -144,6 +144,19 @@ def check_tensor(
         )
 
 
+def check_decode(
+    codec: Codec, data: torch.Tensor, dim: int, out: torch.Tensor | None, dtype: torch.dtype
+) -> tuple[tuple[int, ...], torch.dtype]:
+    """The shape and dtype that decoding ``data`` gives; raises unless ``data`` and ``out`` fit, see ``Codec.decode``."""
+    dtype = dtype if out is None else out.dtype
+    codec.check_payload(dtype)
+    lead = tuple(data.shape[:-1])
+    check_tensor(f"codec {codec.spec}, decode, data", data, (*lead, codec.row_bytes(dim, dtype)), torch.uint8)
+    if out is not None:
+        check_tensor(f"codec {codec.spec}, decode, out", out, (*lead, dim), dtype)
+    return (*lead, dim), dtype
+
+
 def params_of(codec: object) -> tuple[tuple[str, Any], ...]:
     """The parameters of a codec written as a frozen dataclass: its fields, sorted by name."""
     return tuple(sorted((f.name, getattr(codec, f.name)) for f in fields(codec)))  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import CodecSpec, check_dim, check_float, check_tensor, spec_of
+from torchrec_qcomm.codecs.base import CodecSpec, check_decode, check_dim, check_float, check_tensor, spec_of
 from torchrec_qcomm.errors import CodecError, describe
 
 
@@ -50,16 +50,12 @@ class NoneCodec:
         out: torch.Tensor | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> torch.Tensor:
-        dtype = dtype if out is None else out.dtype
-        self.check_payload(dtype)
-        lead = tuple(data.shape[:-1])
-        check_tensor(f"codec {self.spec}, decode, data", data, (*lead, self.row_bytes(dim, dtype)), torch.uint8)
+        _, dtype = check_decode(self, data, dim, out, dtype)
         if out is None:
             size = dtype.itemsize
             aligned = data.storage_offset() % size == 0 and all(s % size == 0 for s in data.stride()[:-1])
             # contiguous() would keep an odd storage offset of contiguous bytes, so the copy is asked for outright.
             return (data if aligned else data.clone(memory_format=torch.contiguous_format)).view(dtype)
-        check_tensor(f"codec {self.spec}, decode, out", out, (*lead, dim), dtype)
         _as_bytes(out.detach()).copy_(data)
         return out
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from math import prod
+from math import inf, prod
 from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import FLOAT_DTYPES, CodecSpec, check_float, check_tensor, spec_of
+from torchrec_qcomm.codecs.base import CodecSpec, check_decode, check_float, check_tensor, spec_of
 
 CHUNK_BYTES = 1 << 21
 """FP32 bytes of values in one chunk: few enough to stay in the cache, enough to make the calls on single rows' scales cheap."""
@@ -115,7 +115,7 @@ def finite_amax(x: torch.Tensor) -> float | None:
         return None
     low, high = torch.aminmax(x)
     amax = max(-low.item(), high.item())
-    return amax if amax < float("inf") and not torch.isnan(low) else None
+    return amax if amax < inf else None  # false for NaN, which both are if there is one
 
 
 def half_range(low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
@@ -196,14 +196,9 @@ class RowCodec(ABC):
         out: torch.Tensor | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> torch.Tensor:
-        dtype = dtype if out is None else out.dtype
-        self.check_payload(dtype)
-        lead = tuple(data.shape[:-1])
-        check_tensor(f"codec {self.spec}, decode, data", data, (*lead, self.row_bytes(dim, dtype)), torch.uint8)
+        shape, dtype = check_decode(self, data, dim, out, dtype)
         if out is None:
-            out = torch.empty((*lead, dim), dtype=dtype, device=data.device)
-        else:
-            check_tensor(f"codec {self.spec}, decode, out", out, (*lead, dim), FLOAT_DTYPES)
+            out = torch.empty(shape, dtype=dtype, device=data.device)
         scratch = Scratch(data.device)
         for rows, x in chunks(data, out.detach(), _chunk_rows(data.device, dim)):
             if dtype == torch.float32:

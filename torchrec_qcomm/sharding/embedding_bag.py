@@ -23,7 +23,7 @@ from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.sharding.agreement import Agreement
 from torchrec_qcomm.sharding.shardings import POOLED_SHARDINGS
 from torchrec_qcomm.sharding.sites import CodecFactory
-from torchrec_qcomm.sharding.start_up import SUPPORTED_TYPES, common_record, refuse_unsupported, site_codecs
+from torchrec_qcomm.sharding.start_up import SUPPORTED_TYPES, check_plan, common_record, site_codecs
 from torchrec_qcomm.sharding.traffic import Meters
 
 logger = logging.getLogger(__name__)
@@ -87,8 +87,8 @@ class QCommShardedEmbeddingBagCollection(ShardedEmbeddingBagCollection):
         return super().input_dist(ctx, features)
 
     def update_shards(self, changed_sharding_params: Any, env: ShardingEnv, device: torch.device | None) -> None:
-        """TorchRec's own dynamic resharding; unsupported types are refused before anything moves."""
-        refuse_unsupported(changed_sharding_params, list(changed_sharding_params))
+        """TorchRec's own dynamic resharding; what cannot be exchanged is refused before anything moves."""
+        check_plan(self._embedding_bag_configs, changed_sharding_params, device)
         super().update_shards(changed_sharding_params, env, device)
 
 

@@ -42,9 +42,7 @@ def site_codecs(
     for config in configs:
         if config.name not in params:
             raise ShardingError(describe("plan", "a table of the collection is not in it", got=config.name, allowed=params))
-    refuse_unsupported(params, [config.name for config in configs])
-    _refuse_grid_means(configs, params)
-    _refuse_empty_shards(params, [config.name for config in configs], device)
+    check_plan(configs, params, device)
     resolved = policy.resolve(Table(c.name, c.num_embeddings, c.embedding_dim) for c in configs)
     sites = SiteCodecs(resolved, devices_per_host, codec_factory)
     hosts, world = sites.devices_per_host, dist.get_world_size() if dist.is_initialized() else 1
@@ -85,10 +83,22 @@ def common_record(sites: SiteCodecs, configs: list[EmbeddingBagConfig], params: 
     }
 
 
-def refuse_unsupported(params: Plan, tables: list[str]) -> None:
+def check_plan(configs: list[EmbeddingBagConfig], params: Plan, device: torch.device | None) -> None:
+    """Refuse what cannot be exchanged, and what TorchRec gets wrong; tables that ``params`` does not name stay as they are.
+
+    Raises:
+        ShardingError: names the table.
+    """
+    planned = [config for config in configs if config.name in params]
+    _refuse_unsupported(params, [config.name for config in planned])
+    _refuse_grid_means(planned, params)
+    _refuse_empty_shards(params, [config.name for config in planned], device)
+
+
+def _refuse_unsupported(params: Plan, tables: list[str]) -> None:
     """Raise ``ShardingError`` for a sharding type that a newer TorchRec may have and this package has not."""
     for table in tables:
-        if table in params and params[table].sharding_type not in SUPPORTED_TYPES:
+        if params[table].sharding_type not in SUPPORTED_TYPES:
             raise ShardingError(
                 describe(
                     f"table {table!r}",
