@@ -19,7 +19,17 @@ import torchrec_qcomm as qc
 
 PUBLIC = {
     *("load_config", "QCommConfig", "get_sharders", "get_planner", "get_topology", "get_constraints"),
-    *("Policy", "Rule", "Where", "Table", "QCommEmbeddingBagCollectionSharder", "codecs", "measure_traffic", "Traffic"),
+    *(
+        "Policy",
+        "Rule",
+        "Where",
+        "Table",
+        "QCommEmbeddingBagCollectionSharder",
+        "QCommEmbeddingCollectionSharder",
+        "codecs",
+        "measure_traffic",
+        "Traffic",
+    ),
     *("QCommError", "CodecError", "PolicyError", "ConfigError", "ShardingError", "WireError", "DisagreementError"),
     "__version__",
 }

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
         WireError,
     )
     from torchrec_qcomm.policy import Policy, Rule, Table, Where
-    from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, measure_traffic
+    from torchrec_qcomm.sharding import (
+        QCommEmbeddingBagCollectionSharder,
+        QCommEmbeddingCollectionSharder,
+        measure_traffic,
+    )
     from torchrec_qcomm.version import __version__
     from torchrec_qcomm.wire import Traffic
 
@@ -37,6 +41,7 @@ __all__ = [
     "Where",
     "Table",
     "QCommEmbeddingBagCollectionSharder",
+    "QCommEmbeddingCollectionSharder",
     "codecs",
     # what was sent
     "measure_traffic",
@@ -57,7 +62,11 @@ _HOMES = {
     "torchrec_qcomm.api": ("get_sharders", "get_planner", "get_topology", "get_constraints"),
     "torchrec_qcomm.config": ("load_config", "QCommConfig"),
     "torchrec_qcomm.policy": ("Policy", "Rule", "Where", "Table"),
-    "torchrec_qcomm.sharding": ("QCommEmbeddingBagCollectionSharder", "measure_traffic"),
+    "torchrec_qcomm.sharding": (
+        "QCommEmbeddingBagCollectionSharder",
+        "QCommEmbeddingCollectionSharder",
+        "measure_traffic",
+    ),
     "torchrec_qcomm.wire": ("Traffic",),
     "torchrec_qcomm.version": ("__version__",),
     "torchrec_qcomm.errors": tuple(name for name in __all__ if name.endswith("Error")),

@@ -2,5 +2,6 @@
 
 from torchrec_qcomm.collectives.exchange import Exchange, Plan
 from torchrec_qcomm.collectives.pack import pack, unpack
+from torchrec_qcomm.collectives.reorder import from_wire, to_wire
 
-__all__ = ["Exchange", "Plan", "pack", "unpack"]
+__all__ = ["Exchange", "Plan", "from_wire", "pack", "to_wire", "unpack"]

@@ -1,11 +1,14 @@
 """TorchRec's sharders, sharded modules and output dists with the exchange replaced; must only subclass, never copy or patch."""
 
+from torchrec_qcomm.sharding.embedding import QCommEmbeddingCollectionSharder, QCommShardedEmbeddingCollection
 from torchrec_qcomm.sharding.embedding_bag import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection
 from torchrec_qcomm.sharding.traffic import TrafficMeter, measure_traffic
 
 __all__ = [
     "QCommEmbeddingBagCollectionSharder",
+    "QCommEmbeddingCollectionSharder",
     "QCommShardedEmbeddingBagCollection",
+    "QCommShardedEmbeddingCollection",
     "TrafficMeter",
     "measure_traffic",
 ]

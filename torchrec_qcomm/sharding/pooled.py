@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 import torch.distributed as dist
-from torchrec.distributed.comm_ops import get_gradient_division
 from torchrec.distributed.dist_data import PooledEmbeddingsAwaitable
 from torchrec.distributed.embedding_sharding import BaseEmbeddingDist, EmbeddingShardingContext
 from torchrec.distributed.types import Awaitable, NoWait
 
-from torchrec_qcomm.collectives import Exchange, Plan
+from torchrec_qcomm.collectives import Plan
 from torchrec_qcomm.errors import ShardingError, WireError, describe
-from torchrec_qcomm.policy import Direction, Link
+from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
-from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side, variable
-
-_COLLECTIVE = "all_to_all"
-
-
-class ExchangeAwaitable(Awaitable[torch.Tensor]):
-    """TorchRec's handle on a started exchange."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        super().__init__()
-        self._exchange = exchange
-
-    def _wait_impl(self) -> torch.Tensor:
-        return self._exchange.wait()
+from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, variable
 
 
 class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch.Tensor, torch.Tensor]):
@@ -57,20 +42,8 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         layout: type[PooledLayout] = PooledLayout,
     ) -> None:
         super().__init__()
-        self._group, self._dtype, self._meters = group, dtype, meters
+        self._hop = Hop(group, columns, dtype, sites, meters, layout)
         self._callbacks = list(callbacks)
-        self._ranks = dist.get_process_group_ranks(group)
-        self._me = group.rank()
-        for table in {column.table for owned in columns for column in owned}:
-            sites.check_payload(table, dtype)
-
-        def link_of(owner: int, sample: int) -> Link:
-            return sites.link(self._ranks[owner], self._ranks[sample])
-
-        self._forward_layout, self._backward_layout = (
-            layout(columns, partial(sites.codec, direction=direction), link_of, dtype)
-            for direction in (Direction.FORWARD, Direction.BACKWARD)
-        )
 
     def forward(
         self, local_embs: torch.Tensor, sharding_ctx: EmbeddingShardingContext | None = None
@@ -83,57 +56,47 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         by_feature = sharding_ctx is not None and sharding_ctx.variable_batch_per_feature
         # Of variable batches TorchRec's collection restores the order of columns itself.
         callbacks = [] if by_feature else self._callbacks
-        if self._group.size() == 1:
+        if self._hop.group.size() == 1:
             return _awaitable(NoWait(local_embs), callbacks)
         plan = self.variable_plan(sharding_ctx) if by_feature else self.plan(self._batch_sizes(local_embs, sharding_ctx))
         if local_embs.numel() == 0:
             local_embs = local_embs.view(plan.lookup_out.shape)  # a rank without tables looks up a flat empty tensor
-        exchange = Exchange(self._group, plan, self._gradient_divisor, self._count)
-        # A rank without tables looks up FP32 whatever the others do; TorchRec's own exchange is killed by that.
-        exchange.start(local_embs.to(self._dtype))
-        return _awaitable(ExchangeAwaitable(exchange), callbacks)
+        return _awaitable(self._hop.start(local_embs, plan), callbacks)
 
     def plan(self, batch_sizes: tuple[int, ...]) -> Plan:
         """What this rank encodes and decodes when the ranks of the group have these many samples."""
-        mine = batch_sizes[self._me]
+        mine = batch_sizes[self._hop.me]
         return Plan(
-            lookup_out=self._forward_layout.owner_side(self._me, batch_sizes),
-            values_in=self._forward_layout.sample_side(self._me, mine),
-            gradient_out=self._backward_layout.sample_side(self._me, mine),
-            lookup_gradient_in=self._backward_layout.owner_side(self._me, batch_sizes),
+            lookup_out=self._hop.forward_layout.owner_side(self._hop.me, batch_sizes),
+            values_in=self._hop.forward_layout.sample_side(self._hop.me, mine),
+            gradient_out=self._hop.backward_layout.sample_side(self._hop.me, mine),
+            lookup_gradient_in=self._hop.backward_layout.owner_side(self._hop.me, batch_sizes),
         )
 
     def variable_plan(self, context: EmbeddingShardingContext) -> Plan:
         """The same where features have batch sizes of their own."""
-        world = self._group.size()
+        world = self._hop.group.size()
         to_owner = context.batch_size_per_rank_per_feature or [()] * world  # TorchRec sets none on a rank without tables
-        if isinstance(self._forward_layout, ReduceLayout):
-            mine = [to_owner[self._me]] * world
+        if isinstance(self._hop.forward_layout, ReduceLayout):
+            mine = [to_owner[self._hop.me]] * world
         else:
-            mine = variable.by_owner(self._forward_layout, context.batch_size_per_feature_pre_a2a)
+            mine = variable.by_owner(self._hop.forward_layout, context.batch_size_per_feature_pre_a2a)
         return Plan(
-            lookup_out=variable.owner_side(self._forward_layout, self._me, to_owner),
-            values_in=variable.sample_side(self._forward_layout, self._me, mine),
-            gradient_out=variable.sample_side(self._backward_layout, self._me, mine),
-            lookup_gradient_in=variable.owner_side(self._backward_layout, self._me, to_owner),
+            lookup_out=variable.owner_side(self._hop.forward_layout, self._hop.me, to_owner),
+            values_in=variable.sample_side(self._hop.forward_layout, self._hop.me, mine),
+            gradient_out=variable.sample_side(self._hop.backward_layout, self._hop.me, mine),
+            lookup_gradient_in=variable.owner_side(self._hop.backward_layout, self._hop.me, to_owner),
         )
 
     def _batch_sizes(self, local_embs: torch.Tensor, context: EmbeddingShardingContext | None) -> tuple[int, ...]:
         if context is not None and context.batch_size_per_rank:
             return tuple(context.batch_size_per_rank)
-        total, world = local_embs.size(0), self._group.size()
+        total, world = local_embs.size(0), self._hop.group.size()
         if total % world:
             raise WireError(
                 describe("quantized exchange", "the batch does not divide among the ranks", got=total, allowed=f"k * {world}")
             )
         return (total // world,) * world
-
-    def _gradient_divisor(self) -> int:
-        return self._group.size() if get_gradient_division() else 1
-
-    def _count(self, direction: str, side: Side, buffer: torch.Tensor) -> None:
-        for meter in self._meters.active:
-            meter.count(_COLLECTIVE, direction, self._ranks, self._ranks[self._me], side, buffer)
 
 
 class QCommTwoHopEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch.Tensor, torch.Tensor]):

@@ -1,4 +1,4 @@
-"""TorchRec's shardings of pooled tables, with the quantized output dists in the place of its own."""
+"""TorchRec's shardings, with the quantized output dists in the place of its own."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import torch
 from torch import nn
 from torchrec.distributed.embedding_sharding import BaseEmbeddingDist, EmbeddingShardingContext
 from torchrec.distributed.embedding_types import GroupedEmbeddingConfig
+from torchrec.distributed.sharding.cw_sequence_sharding import CwSequenceEmbeddingSharding
 from torchrec.distributed.sharding.cw_sharding import CwPooledEmbeddingSharding
 from torchrec.distributed.sharding.grid_sharding import GridPooledEmbeddingSharding
+from torchrec.distributed.sharding.rw_sequence_sharding import RwSequenceEmbeddingSharding
 from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingSharding
+from torchrec.distributed.sharding.tw_sequence_sharding import TwSequenceEmbeddingSharding
 from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingSharding
 from torchrec.distributed.sharding.twcw_sharding import TwCwPooledEmbeddingSharding
 from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingSharding
 from torchrec.distributed.types import ShardingType
 
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist, QCommTwoHopEmbeddingDist
+from torchrec_qcomm.sharding.sequence import QCommSequenceEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout
@@ -47,12 +51,14 @@ class _Quantized:
         return self._hop(self._pg, self._columns(), callbacks, self.layout)  # type: ignore[attr-defined]
 
     def _hop(self, group: Any, columns: Any, callbacks: Sequence[Any], layout: type[PooledLayout]) -> QCommPooledEmbeddingDist:
-        grouped = self._grouped_embedding_configs_per_rank  # type: ignore[attr-defined]
-        dtype = payload_dtype(config for configs in grouped for config in configs)
-        return QCommPooledEmbeddingDist(group, columns, dtype, self._sites, self._meters, callbacks, layout)
+        return QCommPooledEmbeddingDist(group, columns, self._dtype(), self._sites, self._meters, callbacks, layout)
 
     def _columns(self) -> list[list[Column]]:
         return [columns_of(configs) for configs in self._grouped_embedding_configs_per_rank]  # type: ignore[attr-defined]
+
+    def _dtype(self) -> torch.dtype:
+        grouped = self._grouped_embedding_configs_per_rank  # type: ignore[attr-defined]
+        return payload_dtype(config for configs in grouped for config in configs)
 
 
 class _QuantizedInTwoHops(_Quantized):
@@ -65,6 +71,13 @@ class _QuantizedInTwoHops(_Quantized):
         within = self._hop(intra, [by_host[rank // local_size]] * local_size, (), ReduceLayout)
         across = self._hop(cross, by_host, callbacks, PooledLayout)
         return QCommTwoHopEmbeddingDist(within, across, local_size, rank % local_size)
+
+
+class _QuantizedSequence(_Quantized):
+    """For sequences, which are moved and never summed: one hop, whoever owns the rows."""
+
+    def _replace(self, callbacks: Sequence[Any]) -> nn.Module:
+        return QCommSequenceEmbeddingDist(self._pg, self._columns(), self._dtype(), self._sites, self._meters)  # type: ignore[attr-defined]
 
 
 class QCommTwPooledEmbeddingSharding(_Quantized, TwPooledEmbeddingSharding):
@@ -101,7 +114,27 @@ POOLED_SHARDINGS = {
     ShardingType.TABLE_ROW_WISE.value: QCommTwRwPooledEmbeddingSharding,
     ShardingType.GRID_SHARD.value: QCommGridPooledEmbeddingSharding,
 }
-"""The sharding types whose exchange is quantized."""
+"""The sharding types of pooled tables."""
+
+
+class QCommTwSequenceEmbeddingSharding(_QuantizedSequence, TwSequenceEmbeddingSharding):
+    """Table-wise, for sequences."""
+
+
+class QCommCwSequenceEmbeddingSharding(_QuantizedSequence, CwSequenceEmbeddingSharding):
+    """Column-wise, for sequences."""
+
+
+class QCommRwSequenceEmbeddingSharding(_QuantizedSequence, RwSequenceEmbeddingSharding):
+    """Row-wise, for sequences: every rank sends the vectors of the ids that it owns."""
+
+
+SEQUENCE_SHARDINGS = {
+    ShardingType.TABLE_WISE.value: QCommTwSequenceEmbeddingSharding,
+    ShardingType.COLUMN_WISE.value: QCommCwSequenceEmbeddingSharding,
+    ShardingType.ROW_WISE.value: QCommRwSequenceEmbeddingSharding,
+}
+"""The sharding types of sequences."""
 
 
 def columns_of(configs: Sequence[GroupedEmbeddingConfig]) -> list[Column]:

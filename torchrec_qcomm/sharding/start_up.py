@@ -3,46 +3,38 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.types import ParameterSharding, ShardingType
-from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
 
 from torchrec_qcomm.errors import ShardingError, describe
 from torchrec_qcomm.policy import Policy, Table
-from torchrec_qcomm.sharding.shardings import POOLED_SHARDINGS
 from torchrec_qcomm.sharding.sites import CodecFactory, SiteCodecs
 from torchrec_qcomm.version import __version__
 
 logger = logging.getLogger(__name__)
 
 Plan = dict[str, ParameterSharding]
-
-SUPPORTED_TYPES = (ShardingType.DATA_PARALLEL.value, *POOLED_SHARDINGS)
-"""What the sharder offers: data-parallel tables, which are not exchanged, and those whose exchange it replaces."""
+TableConfig: TypeAlias = EmbeddingBagConfig | EmbeddingConfig
 
 
 def site_codecs(
-    configs: list[EmbeddingBagConfig],
+    configs: Sequence[TableConfig],
     params: Plan,
     policy: Policy,
     devices_per_host: int | None,
     codec_factory: CodecFactory,
-    device: torch.device | None,
 ) -> SiteCodecs:
-    """The codecs of a collection's tables, if its plan can be exchanged by them.
+    """The codecs of a collection's tables.
 
     Raises:
-        ShardingError: the plan lacks a table, or has one that cannot be exchanged or that TorchRec gets wrong; or the policy
-            needs to know the hosts and cannot.
+        ShardingError: the policy needs to know the hosts and cannot.
     """
-    for config in configs:
-        if config.name not in params:
-            raise ShardingError(describe("plan", "a table of the collection is not in it", got=config.name, allowed=params))
-    check_plan(configs, params, device)
     resolved = policy.resolve(Table(c.name, c.num_embeddings, c.embedding_dim) for c in configs)
     sites = SiteCodecs(resolved, devices_per_host, codec_factory)
     hosts, world = sites.devices_per_host, dist.get_world_size() if dist.is_initialized() else 1
@@ -55,7 +47,7 @@ def site_codecs(
     return sites
 
 
-def common_record(sites: SiteCodecs, configs: list[EmbeddingBagConfig], params: Plan, kwargs: dict[str, Any]) -> dict[str, Any]:
+def common_record(sites: SiteCodecs, configs: Sequence[TableConfig], params: Plan, kwargs: dict[str, Any]) -> dict[str, Any]:
     """All that must be equal on all ranks for their byte plans to fit."""
 
     def placement(sharding: ParameterSharding) -> dict[str, Any]:
@@ -68,7 +60,7 @@ def common_record(sites: SiteCodecs, configs: list[EmbeddingBagConfig], params: 
             "output_dtype": str(sharding.output_dtype),
         }
 
-    def shape(config: EmbeddingBagConfig) -> dict[str, Any]:
+    def shape(config: TableConfig) -> dict[str, Any]:
         return {"rows": config.num_embeddings, "dim": config.embedding_dim, "features": list(config.feature_names)}
 
     return {
@@ -83,36 +75,52 @@ def common_record(sites: SiteCodecs, configs: list[EmbeddingBagConfig], params: 
     }
 
 
-def check_plan(configs: list[EmbeddingBagConfig], params: Plan, device: torch.device | None) -> None:
-    """Refuse what cannot be exchanged, and what TorchRec gets wrong; tables that ``params`` does not name stay as they are.
+def check_plan(configs: Sequence[TableConfig], params: Plan, device: torch.device | None, quantized: Collection[str]) -> None:
+    """Refuse what cannot be exchanged, and what TorchRec gets wrong.
+
+    Args:
+        configs: the tables of the collection.
+        params: how each is sharded.
+        device: that the tables will be on.
+        quantized: the sharding types whose exchange is replaced.
 
     Raises:
         ShardingError: names the table.
     """
+    for config in configs:
+        if config.name not in params:
+            raise ShardingError(describe("plan", "a table of the collection is not in it", got=config.name, allowed=params))
+    check_shards(configs, params, device, quantized)
+
+
+def check_shards(configs: Sequence[TableConfig], params: Plan, device: torch.device | None, quantized: Collection[str]) -> None:
+    """`check_plan` where tables that ``params`` does not name stay as they are."""
     planned = [config for config in configs if config.name in params]
-    _refuse_unsupported(params, [config.name for config in planned])
+    _refuse_unsupported(params, [config.name for config in planned], quantized)
     _refuse_grid_means(planned, params)
     _refuse_empty_shards(params, [config.name for config in planned], device)
 
 
-def _refuse_unsupported(params: Plan, tables: list[str]) -> None:
+def _refuse_unsupported(params: Plan, tables: list[str], quantized: Collection[str]) -> None:
     """Raise ``ShardingError`` for a sharding type that a newer TorchRec may have and this package has not."""
+    supported = (ShardingType.DATA_PARALLEL.value, *quantized)
     for table in tables:
-        if params[table].sharding_type not in SUPPORTED_TYPES:
+        if params[table].sharding_type not in supported:
             raise ShardingError(
                 describe(
                     f"table {table!r}",
                     "the exchange of this sharding type is not supported yet",
                     got=params[table].sharding_type,
-                    allowed=SUPPORTED_TYPES,
+                    allowed=supported,
                 )
             )
 
 
-def _refuse_grid_means(configs: list[EmbeddingBagConfig], params: Plan) -> None:
+def _refuse_grid_means(configs: Sequence[TableConfig], params: Plan) -> None:
     """TorchRec sums the rows of grid tables and forgets to divide: its result is wrong, and nothing says so."""
     for config in configs:
-        if params[config.name].sharding_type == ShardingType.GRID_SHARD.value and config.pooling == PoolingType.MEAN:
+        means = getattr(config, "pooling", None) == PoolingType.MEAN
+        if params[config.name].sharding_type == ShardingType.GRID_SHARD.value and means:
             raise ShardingError(
                 describe(
                     f"table {config.name!r}, grid_shard",

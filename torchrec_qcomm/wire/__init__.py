@@ -1,7 +1,21 @@
 """Who sends which bytes to whom, and how many; knows ranks and sizes, must never see a value."""
 
-from torchrec_qcomm.wire import variable
+from torchrec_qcomm.wire import sequence, variable
 from torchrec_qcomm.wire.layout import Block, Column, Layer, PooledLayout, ReduceLayout, Side
+from torchrec_qcomm.wire.sequence import Pieces
 from torchrec_qcomm.wire.traffic import Cell, Flow, Traffic
 
-__all__ = ["Block", "Cell", "Column", "Flow", "Layer", "PooledLayout", "ReduceLayout", "Side", "Traffic", "variable"]
+__all__ = [
+    "Block",
+    "Cell",
+    "Column",
+    "Flow",
+    "Layer",
+    "Pieces",
+    "PooledLayout",
+    "ReduceLayout",
+    "Side",
+    "Traffic",
+    "sequence",
+    "variable",
+]

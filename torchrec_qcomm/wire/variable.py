@@ -22,7 +22,7 @@ def by_owner(layout: PooledLayout[LinkT], batch_sizes: Sequence[int]) -> list[Se
         WireError: there is not one for each column.
     """
     ends = [0, *accumulate(len(columns) for columns in layout.columns)]
-    _require_one_each([ends[-1]], [batch_sizes])
+    require_one_each([ends[-1]], [batch_sizes])
     return [batch_sizes[a:b] for a, b in pairwise(ends)]
 
 
@@ -38,8 +38,8 @@ def owner_side(layout: PooledLayout[LinkT], rank: int, batch_sizes: Sequence[Seq
         WireError: there is not one for each rank and column.
     """
     columns = layout.columns[rank]
-    _require_one_each([len(columns)] * len(layout.columns), batch_sizes)
-    walk = _Walk()
+    require_one_each([len(columns)] * len(layout.columns), batch_sizes)
+    walk = Walk()
     for sample, sizes in enumerate(batch_sizes):
         walk.add(layout, columns, layout.link_of(rank, sample), sizes)
     return Side((walk.value,), layout.dtype, (Layer(tuple(walk.blocks), 0, walk.byte),), tuple(walk.splits), tuple(walk.cells))
@@ -56,8 +56,8 @@ def sample_side(layout: PooledLayout[LinkT], rank: int, batch_sizes: Sequence[Se
     Raises:
         WireError: there is not one for each owner and column.
     """
-    _require_one_each([len(columns) for columns in layout.columns], batch_sizes)
-    walk, layers = _Walk(), []
+    require_one_each([len(columns) for columns in layout.columns], batch_sizes)
+    walk, layers = Walk(), []
     links = [layout.link_of(owner, rank) for owner in range(len(layout.columns))]
     for owner, sizes in enumerate(batch_sizes):
         if isinstance(layout, ReduceLayout):
@@ -71,14 +71,14 @@ def sample_side(layout: PooledLayout[LinkT], rank: int, batch_sizes: Sequence[Se
     return Side((walk.value,), layout.dtype, tuple(layers), tuple(walk.splits), tuple(walk.cells))
 
 
-def _require_one_each(columns: Sequence[int], batch_sizes: Sequence[Sequence[int]]) -> None:
+def require_one_each(columns: Sequence[int], batch_sizes: Sequence[Sequence[int]]) -> None:
     if (got := [len(sizes) for sizes in batch_sizes]) != list(columns):
         raise WireError(
             describe("variable batch per feature", "not one batch size for each column of each rank", got=got, allowed=columns)
         )
 
 
-class _Walk:
+class Walk:
     """Goes along values and bytes, and cuts them into blocks."""
 
     def __init__(self) -> None:

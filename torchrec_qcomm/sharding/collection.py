@@ -1,0 +1,79 @@
+"""What sharded collections of this package have in common: ranks agree before one is built, and its rules are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import nn
+from torchrec.distributed.types import ParameterSharding, ShardingEnv
+
+from torchrec_qcomm.errors import QCommError
+from torchrec_qcomm.sharding.agreement import Agreement
+from torchrec_qcomm.sharding.start_up import TableConfig, check_plan, common_record, site_codecs
+from torchrec_qcomm.sharding.traffic import Meters
+
+if TYPE_CHECKING:
+    from torchrec_qcomm.sharding.sharder import QCommSharder
+
+
+class QCommCollection:
+    """Mixed into a sharded collection of TorchRec, whose constructor's arguments it takes, with ``qcomm``: the sharder.
+
+    Attributes:
+        quantized: TorchRec's sharding types, and the classes that shard so with the exchange quantized.
+        qcomm_meters: what counts the exchanges of this module.
+    """
+
+    quantized: ClassVar[Mapping[str, type]]
+
+    def __init__(
+        self,
+        module: nn.Module,
+        table_name_to_parameter_sharding: dict[str, ParameterSharding],
+        env: ShardingEnv,
+        *,
+        qcomm: QCommSharder,
+        module_fqn: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # TorchRec's constructor asks for the shardings, so what they need must stand before it runs. And it may run collectives
+        # that ranks with other plans do not join, so the ranks agree before.
+        configs = self._table_configs(module)
+        plan, device = table_name_to_parameter_sharding, kwargs.get("device")
+        agreement = None if env.process_group is None else Agreement(env.process_group, module_fqn or "")
+        try:
+            check_plan(configs, plan, device, self.quantized)
+            sites = site_codecs(configs, plan, qcomm.policy, qcomm.devices_per_host, qcomm.codec_factory)
+            record = common_record(sites, configs, plan, kwargs)
+        except QCommError as error:
+            if agreement:
+                agreement.fail(error)
+            raise
+        if agreement:
+            agreement.require(record, qcomm.agreement_timeout)
+        self._qcomm, self._qcomm_sites, self._qcomm_rules_checked = qcomm, sites, False
+        self.qcomm_meters = Meters()
+        super().__init__(module, plan, env, module_fqn=module_fqn, **kwargs)  # type: ignore[call-arg]
+
+    @staticmethod
+    def _table_configs(module: nn.Module) -> list[TableConfig]:
+        """The tables of an unsharded module."""
+        raise NotImplementedError
+
+    def _quantized_sharding(
+        self, kind: str, sharding_infos: list[Any], env: ShardingEnv, device: torch.device | None, **kwargs: Any
+    ) -> Any:
+        """A sharding of type ``kind`` with its exchange quantized; ``None`` for a type without one."""
+        sharding_class = self.quantized.get(kind)
+        if sharding_class is None:
+            return None
+        return sharding_class(sharding_infos, env, device, sites=self._qcomm_sites, meters=self.qcomm_meters, **kwargs)
+
+    def input_dist(self, ctx: Any, features: Any) -> Any:
+        """TorchRec's own; the first call also checks that every rule found a table, once all modules are sharded."""
+        if not self._qcomm_rules_checked:
+            self._qcomm.check_rules()
+            self._qcomm_rules_checked = True
+        return super().input_dist(ctx, features)  # type: ignore[misc]

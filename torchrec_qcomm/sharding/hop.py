@@ -1,0 +1,84 @@
+"""What every output dist has: a group, the layouts of both directions, and exchanges that it starts and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torchrec.distributed.comm_ops import get_gradient_division
+from torchrec.distributed.types import Awaitable
+
+from torchrec_qcomm.collectives import Exchange, Plan
+from torchrec_qcomm.policy import Direction, Link
+from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.traffic import Meters
+from torchrec_qcomm.wire import Column, PooledLayout, Side
+
+_COLLECTIVE = "all_to_all"
+
+
+class ExchangeAwaitable(Awaitable[torch.Tensor]):
+    """TorchRec's handle on a started exchange."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__()
+        self._exchange = exchange
+
+    def _wait_impl(self) -> torch.Tensor:
+        return self._exchange.wait()
+
+
+class Hop:
+    """One byte all-to-all between the ranks of a group, each table in its own codecs.
+
+    Args:
+        group: the process group.
+        columns: for each rank of the group, the columns of its lookup.
+        dtype: of every rank's lookup, and so of the result.
+        sites: the codecs.
+        meters: where launches are counted.
+        layout: `PooledLayout` where ranks own whole vectors, `ReduceLayout` where a vector is the sum of all ranks'.
+
+    Attributes:
+        me: this rank, as a rank of the group.
+        forward_layout, backward_layout: of the lookups, and of their gradients.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        columns: Sequence[Sequence[Column]],
+        dtype: torch.dtype,
+        sites: SiteCodecs,
+        meters: Meters,
+        layout: type[PooledLayout] = PooledLayout,
+    ) -> None:
+        self.group, self._dtype, self._meters = group, dtype, meters
+        self._ranks = dist.get_process_group_ranks(group)
+        self.me = group.rank()
+        for table in {column.table for owned in columns for column in owned}:
+            sites.check_payload(table, dtype)
+
+        def link_of(owner: int, sample: int) -> Link:
+            return sites.link(self._ranks[owner], self._ranks[sample])
+
+        self.forward_layout, self.backward_layout = (
+            layout(columns, partial(sites.codec, direction=direction), link_of, dtype)
+            for direction in (Direction.FORWARD, Direction.BACKWARD)
+        )
+
+    def start(self, lookup: torch.Tensor, plan: Plan) -> ExchangeAwaitable:
+        """Start the exchange of a lookup that is shaped as planned."""
+        exchange = Exchange(self.group, plan, self._gradient_divisor, self._count)
+        # A rank without tables looks up FP32 whatever the others do; TorchRec's own exchange is killed by that.
+        exchange.start(lookup.to(self._dtype))
+        return ExchangeAwaitable(exchange)
+
+    def _gradient_divisor(self) -> int:
+        return self.group.size() if get_gradient_division() else 1
+
+    def _count(self, direction: str, side: Side, buffer: torch.Tensor) -> None:
+        for meter in self._meters.active:
+            meter.count(_COLLECTIVE, direction, self._ranks, self._ranks[self.me], side, buffer)

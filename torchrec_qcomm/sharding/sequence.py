@@ -1,0 +1,122 @@
+"""The output dist of sequences over the byte exchange: a vector for every id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import torch
+import torch.distributed as dist
+from torchrec.distributed.dist_data import SequenceEmbeddingsAwaitable
+from torchrec.distributed.embedding_sharding import BaseEmbeddingDist
+from torchrec.distributed.sharding.sequence_sharding import SequenceShardingContext
+from torchrec.distributed.types import Awaitable
+
+from torchrec_qcomm.collectives import Plan, from_wire, to_wire
+from torchrec_qcomm.errors import WireError, describe
+from torchrec_qcomm.sharding.hop import ExchangeAwaitable, Hop
+from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.traffic import Meters
+from torchrec_qcomm.wire import Column, Pieces, sequence
+
+Counts = Sequence[Sequence[int]]
+
+
+class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torch.Tensor, torch.Tensor]):
+    """Moves the vectors of ids to the samples' ranks, and their gradients back, each table in its own codecs.
+
+    Both ends need the number of ids of every feature and rank as numbers of the host: on a GPU, one transfer in every forward.
+
+    Args:
+        group: the process group.
+        columns: for each rank of the group, the columns of its lookup, one a feature, all of one dim.
+        dtype: of every rank's lookup, and so of the result.
+        sites: the codecs.
+        meters: where launches are counted.
+    """
+
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        columns: Sequence[Sequence[Column]],
+        dtype: torch.dtype,
+        sites: SiteCodecs,
+        meters: Meters,
+    ) -> None:
+        super().__init__()
+        self._hop = Hop(group, columns, dtype, sites, meters)
+        self._features = [len(owned) for owned in columns]
+
+    def forward(
+        self, local_embs: torch.Tensor, sharding_ctx: SequenceShardingContext | None = None
+    ) -> SequenceEmbeddingsAwaitable:
+        """Start the exchange of ``local_embs [ids looked up here, dim]``.
+
+        Returns:
+            An awaitable of ``[ids of this rank's samples, dim]``, in TorchRec's order and the dtype of the lookup.
+
+        Raises:
+            WireError: the context does not say how many ids each feature and rank has, or contradicts itself.
+        """
+        if sharding_ctx is None or sharding_ctx.lengths_after_input_dist is None:
+            got = "no context" if sharding_ctx is None else "lengths_after_input_dist=None"
+            raise WireError(describe("sequence exchange", "unknown how many ids there are", got=got, allowed="a full context"))
+        hop, dim = self._hop, local_embs.size(1)
+        sent, received = self._sent(sharding_ctx), self._received(sharding_ctx)
+        lookup_out, lookup_there = sequence.owner_side(hop.forward_layout, hop.me, sent)
+        values_in, values_there = sequence.sample_side(hop.forward_layout, hop.me, received)
+        gradient_out, values_back = sequence.sample_side(hop.backward_layout, hop.me, received)
+        lookup_gradient_in, lookup_back = sequence.owner_side(hop.backward_layout, hop.me, sent)
+        plan = Plan(lookup_out, values_in, gradient_out, lookup_gradient_in)
+        started = hop.start(to_wire(local_embs, lookup_there, lookup_back).reshape(-1), plan)
+        ordered = _InOrder(started, dim, values_there, values_back)
+        return SequenceEmbeddingsAwaitable(ordered, sharding_ctx.unbucketize_permute_tensor, dim)
+
+    def _sent(self, context: SequenceShardingContext) -> Counts:
+        """For each rank of the group, the ids of each of my columns."""
+        world, features = self._hop.group.size(), self._features[self._hop.me]
+        lengths = context.lengths_after_input_dist
+        sizes = list(context.batch_size_per_rank) or [lengths.size(1) // world] * world
+        by_rank = [part.sum(dim=1) for part in lengths.view(features, -1).split(sizes, dim=1)] if features else []
+        counts = torch.stack(by_rank).tolist() if by_rank else [[]] * world
+        return self._checked(counts, context.output_splits, "ids looked up for each rank")
+
+    def _received(self, context: SequenceShardingContext) -> Counts:
+        """For each owner, my ids of each of its columns."""
+        features = context.features_before_input_dist
+        per_feature = features.length_per_key()
+        if context.unbucketize_permute_tensor is None:
+            ends = [0, *accumulate(self._features)]
+            counts: Counts = [per_feature[a:b] for a, b in pairwise(ends)]
+        else:
+            counts = self._by_bucket(per_feature, context)
+        return self._checked(counts, context.input_splits, "ids sent to each rank")
+
+    def _by_bucket(self, per_feature: Sequence[int], context: SequenceShardingContext) -> Counts:
+        """Row-wise, every owner has every feature, and TorchRec keeps only where each id has gone among all that were sent."""
+        places, device = context.unbucketize_permute_tensor, context.unbucketize_permute_tensor.device
+        world, count = len(self._features), len(per_feature)
+        bounds = torch.tensor(context.input_splits, device=device).cumsum(0)
+        owner = torch.searchsorted(bounds, places.to(bounds.dtype), right=True)
+        sizes = torch.tensor(per_feature, device=device)
+        feature = torch.arange(count, device=device).repeat_interleave(sizes, output_size=places.numel())
+        return torch.bincount(owner * count + feature, minlength=world * count).view(world, count).tolist()
+
+    @staticmethod
+    def _checked(counts: Counts, splits: Sequence[int], what: str) -> Counts:
+        """Gloo leaves memory as it was where fewer bytes come than expected, and kills the process where more do."""
+        if (sums := [sum(row) for row in counts]) != list(splits):
+            wrong = f"{what} are not those of the input dist"
+            raise WireError(describe("sequence exchange", wrong, got=sums, allowed=str(list(splits))))
+        return counts
+
+
+class _InOrder(Awaitable[torch.Tensor]):
+    """The vectors that an exchange brings, in the order of owners and features."""
+
+    def __init__(self, started: ExchangeAwaitable, dim: int, there: Pieces, back: Pieces) -> None:
+        super().__init__()
+        self._started, self._dim, self._there, self._back = started, dim, there, back
+
+    def _wait_impl(self) -> torch.Tensor:
+        return from_wire(self._started.wait().view(-1, self._dim), self._there, self._back)
