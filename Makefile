@@ -12,10 +12,13 @@ TORCHREC := torchrec==1.8.0
 # What torchrec needs, less fbgemm-gpu: the CUDA build, whose files collide with the CPU build's.
 TORCHREC_NEEDS := tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath
 
+# What `make versions` tests with, too: the oldest TorchRec that pyproject.toml allows, and the newest 1.9 there is.
+OTHERS := 1.7.0 1.9
+
 # One thread a rank: the machine's cores are the ranks'.
 RUN2 := OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2
 
-.PHONY: demo test lint format convergence bench clean
+.PHONY: demo test lint format versions $(OTHERS:%=versions-%) convergence bench clean
 
 demo: $(READY)           ## train a real DLRM on flights data, FP32 wire and quantized, side by side
 	$(RUN2) examples/dlrm.py --config configs/demo.yaml --compare
@@ -31,6 +34,18 @@ lint: $(READY)           ## ruff and mypy
 format: $(READY)         ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+versions: $(OTHERS:%=versions-%)  ## all tests, or ARGS="tests/sharding", with other versions of torchrec, over .venv's torch and fbgemm
+
+# First on the path of pytest, and so of the ranks and scripts that the tests start. That it was taken is checked in tests/.
+$(OTHERS:%=versions-%): versions-%: build/torchrec-%/.ready
+	TORCHREC_VERSION=$* PYTHONPATH=$(CURDIR)/$(<D)$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/pytest -v $(ARGS)
+
+# Python parts only. Kept between runs; `make clean` removes them, and so lets a newer 1.9 in.
+build/torchrec-%/.ready: | $(READY)
+	rm -rf $(@D)
+	$(BIN)/pip install --quiet --no-deps --target $(@D) "torchrec==$*.*"
+	touch $@
 
 convergence: $(READY)    ## does the quantized run converge like the FP32 one? Writes docs/convergence.md
 	$(RUN2) tests/convergence/run.py --write docs/convergence.md

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,37 @@ def test_imports_only_look_down(path: Path) -> None:
 )
 def test_a_breach_is_seen(layer: str, source: str) -> None:
     assert breaches(layer, source)
+
+
+def asks_for_a_version(source: str) -> bool:
+    """Whether a source looks at a version of TorchRec, or at what this one has."""
+    modules = {".".join(name.split(".")[:2]) for name in imported(source)}
+    libraries = {"importlib.metadata", "importlib.util", "torchrec.version", "pkg_resources"}
+    by_name = re.search(r"\btorchrec\b.*__version__|\bhasattr\(\s*torchrec\b|\bsignature\(", source)
+    return bool(modules & libraries or "packaging" in {name.split(".")[0] for name in modules} or by_name)
+
+
+def test_one_file_looks_at_the_version_of_torchrec() -> None:
+    asking = [path.as_posix() for path in FILES if asks_for_a_version((ROOT / path).read_text())]
+    assert asking == ["sharding/versions.py"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from importlib.metadata import version",
+        "import importlib.metadata",
+        "from importlib import metadata",
+        "from packaging.version import Version",
+        "from packaging import version",
+        "import torchrec\nnew = torchrec.__version__ > '1.8'",
+        "from torchrec import __version__ as new",
+        "from torchrec.version import __version__",
+        "def f(method):\n    return 'pg' in inspect.signature(method).parameters",
+    ],
+)
+def test_a_look_at_the_version_is_seen(source: str) -> None:
+    assert asks_for_a_version(source)
 
 
 def test_files_can_be_read_at_one_sitting() -> None:

@@ -15,6 +15,7 @@ from torchrec_qcomm.errors import PolicyError, ShardingError, describe
 from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.sharding.collection import QCommCollection
 from torchrec_qcomm.sharding.sites import CodecFactory
+from torchrec_qcomm.sharding.versions import warn_if_untested
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class QCommSharder:
             raise ShardingError(
                 describe("devices_per_host", "not a number of ranks", got=devices_per_host, allowed="1 or more")
             )
+        warn_if_untested()
         super().__init__(**torchrec)
         self.policy = Policy() if policy is None else policy
         self.devices_per_host = devices_per_host

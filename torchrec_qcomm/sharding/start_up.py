@@ -15,6 +15,7 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConf
 from torchrec_qcomm.errors import ShardingError, describe
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding.sites import CodecFactory, SiteCodecs
+from torchrec_qcomm.sharding.versions import torchrec_version
 from torchrec_qcomm.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ def common_record(sites: SiteCodecs, configs: Sequence[TableConfig], params: Pla
 
     return {
         "torchrec_qcomm version": __version__,
+        "torchrec version": torchrec_version(),
         "devices_per_host": sites.devices_per_host,
         "output_dtype": str((kwargs.get("fused_params") or {}).get("output_dtype")),
         "tables": {config.name: shape(config) for config in configs},
