@@ -17,6 +17,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.sharding.models import SGD, TableSpec, batch, load_full, local_weights
 from tests.sharding.scenarios import CPU, _over, meter_row
+from tests.sharding.variable import SIZES, ragged
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingCollectionSharder, measure_traffic
@@ -220,3 +221,30 @@ def sequence_traffic(rank: int, world: int, kind: str, sizes: Sequence[int], pol
             for feature, part in zip(features.keys(), features.values().split(features.length_per_key()), strict=True)
         },
     }
+
+
+def variable_sequences(rank: int, world: int, kind: str) -> dict[str, bool]:
+    """Variable batch per feature beside TorchRec.
+
+    TorchRec pads the batch before the exchange, and writes the vectors out after it with a kernel that loses the gradient on
+    CPU. So gradients are given to what the output dists return.
+    """
+    plan = sequence_plan(SEQUENCES, kind, world)
+    pairs = [
+        shard_sequences(sharder, plan)
+        for sharder in (QCommEmbeddingCollectionSharder(fused_params=SGD), EmbeddingCollectionSharder(fused_params=SGD))
+    ]
+    start = local_weights(pairs[0])
+    features = ragged(SEQUENCES, SIZES[rank], seed=rank)
+    outs = [flat(sharded(features)) for sharded in pairs]
+    outs[1].backward(sequence_gradient(*outs[1].shape, seed=rank))
+    kept = any(not torch.equal(weight, start[key]) for key, weight in local_weights(pairs[1]).items())
+    answers = {"outputs equal": torch.equal(*outs), "upstream keeps the gradient": kept}
+    for sharded in pairs:
+        for seed, exchange in enumerate(sharded(features)._awaitables_per_sharding):
+            vectors = exchange.wait()
+            vectors.backward(sequence_gradient(*vectors.shape, seed=seed))
+    ours, native = (local_weights(sharded) for sharded in pairs)
+    answers["weights equal"] = all(torch.equal(ours[key], native[key]) for key in native)
+    answers["weights moved"] = any(not torch.equal(ours[key], start[key]) for key in start)
+    return answers

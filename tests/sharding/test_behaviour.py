@@ -417,7 +417,7 @@ def test_wrong_calls_say_what_is_wrong(ranks: RankPool) -> None:
     for said in ranks.run(2, wrong_calls):
         assert "does not divide among the ranks; got 3" in said[0]
         assert "values do not fit the byte plan" in said[1]
-        assert "variable batch per feature: not one batch size for each column of each rank" in said[2]
+        assert "not one batch size for each column of each rank" in said[2]
         assert "nothing is in flight" in said[3]
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.ranks import RankPool
+from tests.sharding.sequence_dist import alone, contradicting
 from tests.sharding.sequences import (
     KINDS,
     SEQUENCES,
@@ -12,6 +14,7 @@ from tests.sharding.sequences import (
     sequence_plan,
     sequence_traffic,
     sequences_equal_native,
+    variable_sequences,
 )
 from tests.sharding.test_quantized import MIXED, UNIFORM
 from tests.sharding.test_traffic import BACKWARD, FORWARD, ROW_BYTES
@@ -66,3 +69,42 @@ def test_counted_bytes_are_sent_bytes(ranks: RankPool, kind: str) -> None:
         assert answer["forward"] == forward
         assert answer["matrix"] == both
         assert answer["spied"] == answer["local row"] == both[rank]
+
+
+@pytest.mark.parametrize("dim", [1, 5, 7, 33])
+@pytest.mark.parametrize("sizes", [(7, 7, 7), (3, 1, 0)])
+def test_odd_dims_on_three_ranks_two_in_flight(ranks: RankPool, dim: int, sizes: tuple[int, ...]) -> None:
+    names = {"a": "int4", "b": "int8", "c": "fp8_e4m3"}
+    for rank, answers in enumerate(ranks.run(3, alone, dim, sizes, names, torch.float32, 2)):
+        for answer in answers:
+            assert answer["forward"] <= 1, answer
+            assert answer["backward"] <= 1, answer
+            assert answer["shape"]
+            # One value a row may be kept exactly, as the row's minimum and maximum are.
+            assert dim == 1 or answer["differs"] == (sizes[rank] > 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sixteen_bit_vectors(ranks: RankPool, dtype: torch.dtype) -> None:
+    for (answer,) in ranks.run(3, alone, 8, (2, 3, 1), {}, dtype):
+        # Moved as they are; the gradient, divided by three, rounds once more.
+        assert answer["forward"] == 0
+        assert answer["dtype"]
+        assert not answer["differs"]
+
+
+def test_contexts_that_contradict_themselves(ranks: RankPool) -> None:
+    for rank, said in enumerate(ranks.run(2, contradicting)):
+        assert "unknown how many ids there are; got 'no context'" in said[0]
+        assert "got 'lengths_after_input_dist=None'" in said[1]
+        assert f"ids looked up for each rank are not those of the input dist; got {[[1, 1], [0, 0]][rank]}" in said[2]
+        assert "ids sent to each rank are not those of the input dist; got [1, 0]; allowed: [2, 0]" in said[-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_variable_batch_is_bit_equal_to_torchrec_as_far_as_the_exchange(ranks: RankPool, kind: str) -> None:
+    for answer in ranks.run(3, variable_sequences, kind):
+        assert answer["outputs equal"]
+        assert answer["weights equal"]
+        assert answer["weights moved"]
+        assert not answer["upstream keeps the gradient"]

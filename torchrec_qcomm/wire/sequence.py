@@ -20,6 +20,8 @@ from torchrec_qcomm.codecs import Codec
 from torchrec_qcomm.wire.layout import Column, Layer, LinkT, PooledLayout, Side
 from torchrec_qcomm.wire.variable import Walk, require_one_each
 
+_WHAT = "number of ids"
+
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
@@ -49,7 +51,7 @@ def owner_side(layout: PooledLayout[LinkT], rank: int, counts: Sequence[Sequence
         WireError: there is not one count for each rank and column.
     """
     columns, world = layout.columns[rank], len(layout.columns)
-    require_one_each([len(columns)] * world, counts)
+    require_one_each([len(columns)] * world, counts, _WHAT)
     walk, order = Walk(), []
     for sample in range(world):
         order += [
@@ -73,7 +75,7 @@ def sample_side(layout: PooledLayout[LinkT], rank: int, counts: Sequence[Sequenc
     Raises:
         WireError: there is not one count for each owner and column.
     """
-    require_one_each([len(columns) for columns in layout.columns], counts)
+    require_one_each([len(columns) for columns in layout.columns], counts, _WHAT)
     walk, order, before = Walk(), [], 0
     for owner, columns in enumerate(layout.columns):
         order += [before + column for column in _add(walk, layout, columns, layout.link_of(owner, rank), counts[owner])]

@@ -71,11 +71,11 @@ def sample_side(layout: PooledLayout[LinkT], rank: int, batch_sizes: Sequence[Se
     return Side((walk.value,), layout.dtype, tuple(layers), tuple(walk.splits), tuple(walk.cells))
 
 
-def require_one_each(columns: Sequence[int], batch_sizes: Sequence[Sequence[int]]) -> None:
-    if (got := [len(sizes) for sizes in batch_sizes]) != list(columns):
-        raise WireError(
-            describe("variable batch per feature", "not one batch size for each column of each rank", got=got, allowed=columns)
-        )
+def require_one_each(columns: Sequence[int], numbers: Sequence[Sequence[int]], what: str = "batch size") -> None:
+    """Raise ``WireError`` unless there is a number for each of these columns."""
+    if (got := [len(each) for each in numbers]) != list(columns):
+        wrong = f"not one {what} for each column of each rank"
+        raise WireError(describe("quantized exchange", wrong, got=got, allowed=str(list(columns))))
 
 
 class Walk:
