@@ -43,12 +43,12 @@ def get_sharders(
     Raises:
         ConfigError: the config is wrong, or is for other machines than those of the running process group.
     """
-    policy, devices_per_host = Policy(), None
+    policy, devices_per_host, hierarchical = Policy(), None, False
     if isinstance(config, Policy):
         policy = config
     elif config is not None:
         config = _config(config)
-        policy = config.policy
+        policy, hierarchical = config.policy, config.hierarchical_row_wise
         if config.topology is not None:
             _check_machines(
                 config.topology, config.source, _running_world(), _running_local(), _running_device(config.topology)
@@ -57,7 +57,12 @@ def get_sharders(
     sharders = [
         cast(
             "ModuleSharder[nn.Module]",
-            QCommEmbeddingBagCollectionSharder(policy, devices_per_host=devices_per_host, agreement_timeout=agreement_timeout),
+            QCommEmbeddingBagCollectionSharder(
+                policy,
+                devices_per_host=devices_per_host,
+                hierarchical_row_wise=hierarchical,
+                agreement_timeout=agreement_timeout,
+            ),
         )
         if type(sharder) is EmbeddingBagCollectionSharder
         else sharder

@@ -78,7 +78,7 @@ MISTAKES = {
         "sharding.0.pooling_factors: 2 values for the 1 features of table 'a'"
     ],
     # the file itself
-    "": ["empty", "batch_size, precision"],
+    "": ["empty", "batch_size, hierarchical_row_wise, precision"],
     "# nothing": ["empty"],
     "- 1": ["not a mapping", "got [1]"],
     "text": ["not a mapping", "got 'text'"],

@@ -32,19 +32,28 @@ FEATURES = [(feature, t) for t in TABLES for feature in t.features]
 WIDTH = sum(t.dim for _, t in FEATURES)
 
 
+HIERARCHICAL = "hierarchical_row_wise"
+"""Row-wise, summed inside hosts first: a sharding type of these tests only."""
+
+
 class Dealt:
     """A plan that deals rows out, and the sums that travel under it.
 
     Args:
-        kind: sharding type.
+        kind: sharding type, or `HIERARCHICAL`.
         world: ranks.
     """
 
     def __init__(self, kind: str, world: int) -> None:
-        self.plan = placed(TABLES, kind, world)
-        self.parts = world if kind == "row_wise" else LOCAL
-        self.hosts = world // self.parts
+        over_all = kind in ("row_wise", HIERARCHICAL)
+        self.kind, self.plan = kind, placed(TABLES, "row_wise" if over_all else kind, world)
+        self.parts = world if over_all else LOCAL
+        self.hosts = world // LOCAL
         self.two_hops = kind != "row_wise"
+
+    def sharder(self, policy: Policy | None = None) -> QCommEmbeddingBagCollectionSharder:
+        """Ours."""
+        return QCommEmbeddingBagCollectionSharder(policy, hierarchical_row_wise=self.kind == HIERARCHICAL, fused_params=SGD)
 
     def cuts(self, table: str) -> list[list[Any]]:
         """The row shards of each column shard of a table."""
@@ -63,6 +72,10 @@ class Dealt:
             empty = features.stride() == 0  # an unsharded collection cannot look that up
             shares.append(torch.zeros(0, WIDTH) if empty else _in_feature_order(module(features)).detach())
         return shares
+
+    def summed_by_host(self, shares: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What a second hop carries: for each host, the sum of what its ranks have."""
+        return [sum(shares[i : i + LOCAL], start=torch.zeros(())) for i in range(0, len(shares), LOCAL)]
 
     def bound(self, policy: Policy, values: torch.Tensor, direction: str, link: str) -> torch.Tensor:
         """The codecs' bounds, each over the columns that share a row on the wire."""
@@ -100,7 +113,7 @@ def train_beside_native(rank: int, world: int, kind: str, sizes: Sequence[int], 
     Both start every step from the same weights, so that only the exchange is compared.
     """
     dealt = Dealt(kind, world)
-    ours = shard(QCommEmbeddingBagCollectionSharder(fused_params=SGD), collection(weighted=weighted), dealt.plan)
+    ours = shard(dealt.sharder(), collection(weighted=weighted), dealt.plan)
     native = shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(weighted=weighted), dealt.plan)
     worst = {"output": 0.0, "weights": 0.0}
     for i in range(steps):
@@ -131,8 +144,8 @@ def train_beside_native(rank: int, world: int, kind: str, sizes: Sequence[int], 
 def quantized_step(rank: int, world: int, kind: str, sizes: Sequence[int], policy: Policy, weighted: bool) -> dict[str, Any]:
     """One quantized step: errors over the sum of the bounds of all that is added up, hop by hop."""
     dealt = Dealt(kind, world)
-    quantized = shard(QCommEmbeddingBagCollectionSharder(policy, fused_params=SGD), collection(weighted=weighted), dealt.plan)
-    exact = shard(QCommEmbeddingBagCollectionSharder(fused_params=SGD), collection(weighted=weighted), dealt.plan, fqn="exact")
+    quantized = shard(dealt.sharder(policy), collection(weighted=weighted), dealt.plan)
+    exact = shard(dealt.sharder(), collection(weighted=weighted), dealt.plan, fqn="exact")
     features = batch(TABLES, sizes[rank], seed=rank, weighted=weighted)
     got, want = (_in_feature_order(sharded(features)) for sharded in (quantized, exact))
     gradient = upstream(*want.shape, seed=rank)
@@ -145,7 +158,8 @@ def quantized_step(rank: int, world: int, kind: str, sizes: Sequence[int], polic
     backward = dealt.bound(policy, sent, "backward", "inter_host")
     if dealt.two_hops:
         # The second hop quantizes what the first has moved a little: hence 1.1.
-        forward = 1.1 * (forward + dealt.bound(policy, sum(shares), "forward", "inter_host"))
+        second = sum(dealt.bound(policy, total, "forward", "inter_host") for total in dealt.summed_by_host(shares))
+        forward = 1.1 * (forward + second)
         backward = 1.1 * (backward + dealt.hosts * dealt.bound(policy, sent / dealt.hosts, "backward", "intra_host"))
     forward = forward / divisor + 2.0**-20 * sum(share.abs() for share in shares) / divisor
 

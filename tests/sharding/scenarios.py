@@ -169,11 +169,13 @@ def traffic(
     policy: Policy,
     make: Callable[..., Any] = batch,
     tables: Sequence[TableSpec] = TABLES,
+    hierarchical: bool = False,
 ) -> dict[str, Any]:
     """Two measured steps: what the meter says, and what really went into all_to_all_single."""
     plan = placed(TABLES, sharding_type, world, holders=max(world - 1, 1))
     module = collection(tables, weighted=sharding_type == "grid_shard")  # whose means are refused
-    sharded = shard(QCommEmbeddingBagCollectionSharder(policy, fused_params=SGD), module, plan)
+    sharder = QCommEmbeddingBagCollectionSharder(policy, hierarchical_row_wise=hierarchical, fused_params=SGD)
+    sharded = shard(sharder, module, plan)
     spied: list[int] = [0] * world
     real = dist.all_to_all_single
 

@@ -72,17 +72,16 @@ def hop_bytes(direction: str, source: int, destination: int, dim: int) -> int:
     return ROW_BYTES["int4" if direction == "forward" else "int8"](dim)
 
 
-@pytest.mark.parametrize("kind", ["table_row_wise", "grid_shard"])
-def test_both_hops_are_counted(ranks: RankPool, kind: str) -> None:
-    """Inside the host that owns a shard, each rank is sent all samples of its local rank; across, those of one rank."""
-    sizes, world, steps = (8, 8, 5, 1), 4, 2
-    answers = ranks.run(world, traffic, kind, sizes, HOPS, env={"LOCAL_WORLD_SIZE": str(LOCAL)})
-    plan = placed(TABLES, kind, world)
+def check_two_hops_by_hand(answers: list[dict], plan: dict, rows_of: Callable[[TableSpec, int], int]) -> None:
+    """Hold what ranks counted under `HOPS` against the arithmetic; ``rows_of(table, sample rank)``, of all features.
+
+    Inside the host that owns a shard, each rank is sent all samples of its local rank; across, those of one rank.
+    """
+    world = len(answers)
     forward = [[0] * world for _ in range(world)]
     backward = [[0] * world for _ in range(world)]
 
-    def row(t: TableSpec, dim: int, source: int, destination: int, samples: int) -> None:
-        rows = steps * samples * len(t.features)
+    def row(dim: int, source: int, destination: int, rows: int) -> None:
         forward[source][destination] += rows * hop_bytes("forward", source, destination, dim)
         backward[destination][source] += rows * hop_bytes("backward", destination, source, dim)
 
@@ -92,13 +91,21 @@ def test_both_hops_are_counted(ranks: RankPool, kind: str) -> None:
             dim, host = shards[column].shard_sizes[1], owners[column] // LOCAL
             for local in range(LOCAL):
                 reducer = host * LOCAL + local
-                mine = sum(sizes[local::LOCAL])
+                mine = sum(rows_of(t, sample) for sample in range(local, world, LOCAL))
                 for owner in owners[column : column + LOCAL]:
-                    row(t, dim, owner, reducer, mine)
+                    row(dim, owner, reducer, mine)
                 for sample in range(local, world, LOCAL):
-                    row(t, dim, reducer, sample, sizes[sample])
+                    row(dim, reducer, sample, rows_of(t, sample))
     both = [[f + b for f, b in zip(*pair, strict=True)] for pair in zip(forward, backward, strict=True)]
     for rank, answer in enumerate(answers):
         assert answer["forward"] == forward
         assert answer["matrix"] == both
-        assert answer["spied"] == [both[rank][peer] for peer in range(world)]
+        assert answer["spied"] == both[rank]
+
+
+@pytest.mark.parametrize("kind", ["table_row_wise", "grid_shard"])
+def test_both_hops_are_counted(ranks: RankPool, kind: str) -> None:
+    sizes, world, steps = (8, 8, 5, 1), 4, 2
+    answers = ranks.run(world, traffic, kind, sizes, HOPS, env={"LOCAL_WORLD_SIZE": str(LOCAL)})
+    plan = placed(TABLES, kind, world)
+    check_two_hops_by_hand(answers, plan, lambda t, sample: steps * sizes[sample] * len(t.features))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torchrec.distributed import comm_ops
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.modules.embedding_configs import PoolingType
@@ -14,6 +16,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.sharding import reduced, scenarios
 from tests.sharding.models import (
+    LOCAL,
+    ROWS_DEALT_OUT,
     SGD,
     TABLES,
     TableSpec,
@@ -26,11 +30,11 @@ from tests.sharding.models import (
 )
 from tests.sharding.scenarios import shard, step
 from torchrec_qcomm import codecs
-from torchrec_qcomm.errors import ShardingError
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder
 
 MEANS = tuple(replace(t, pooling=PoolingType.MEAN) for t in TABLES)
+SUMS = tuple(replace(t, pooling=PoolingType.SUM) for t in TABLES)
 """One pooling for all tables of a rank: of variable batches FBGEMM's CPU lookups can do only one kind."""
 
 Ragged = tuple[int, tuple[int, ...]]
@@ -79,11 +83,19 @@ def expanded(features: KeyedJaggedTensor) -> KeyedJaggedTensor:
     )
 
 
-def beside_native_reduced(rank: int, world: int, weighted: bool, steps: int) -> dict[str, float]:
-    """Row-wise `none` beside TorchRec's synchronous collectives; differences over what another order of the sum may do."""
-    dealt = reduced.Dealt("row_wise", world)
-    ours = shard(QCommEmbeddingBagCollectionSharder(fused_params=SGD), collection(MEANS, weighted=weighted), dealt.plan)
-    native = shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(MEANS, weighted=weighted), dealt.plan)
+def pooled(kind: str, world: int) -> tuple[TableSpec, ...]:
+    """Means, but over grid tables, where they are refused, and over hosts.
+
+    TorchRec's means of variable batches fail if it shards features in another order than they come, here host by host.
+    """
+    return SUMS if kind == "grid_shard" or (kind == "table_row_wise" and world > LOCAL) else MEANS
+
+
+def beside_native_reduced(rank: int, world: int, kind: str, weighted: bool, steps: int) -> dict[str, float]:
+    """`none` beside TorchRec's synchronous collectives; differences over what another order of the sum may do."""
+    dealt, tables = reduced.Dealt(kind, world), pooled(kind, world)
+    ours = shard(dealt.sharder(), collection(tables, weighted=weighted), dealt.plan)
+    native = shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(tables, weighted=weighted), dealt.plan)
     worst = {"output": 0.0, "weights": 0.0}
     for i in range(steps):
         features = ragged(TABLES, SIZES[rank], seed=100 * i + rank, weighted=weighted)
@@ -98,7 +110,7 @@ def beside_native_reduced(rank: int, world: int, weighted: bool, steps: int) -> 
         got.backward(gradient)
         if i == 0:  # the shares are those of the first weights
             shares = dealt.shares(expanded(features))
-            divisor = torch.ones_like(shares[0]) if weighted else reduced.means(expanded(features), MEANS)
+            divisor = torch.ones_like(shares[0]) if weighted else reduced.means(expanded(features), tables)
             limit = world * 2.0**-24 * sum(share.abs() for share in shares) / divisor
             worst["output"] = scenarios._over(got.detach() - want.detach(), limit)
         mine, theirs = local_weights(ours), local_weights(native)
@@ -109,15 +121,53 @@ def beside_native_reduced(rank: int, world: int, weighted: bool, steps: int) -> 
     return worst
 
 
+def beside_unsharded(rank: int, world: int, kind: str, holders: int, weighted: bool) -> dict[str, float]:
+    """One step of `none` beside the collection before it was sharded; differences over what another order of sums may do.
+
+    The tables lie on the first ``holders`` ranks.
+    """
+    plan = placed(TABLES, kind, holders)
+    sharded = shard(QCommEmbeddingBagCollectionSharder(fused_params=SGD), collection(SUMS, weighted=weighted), plan)
+    features = ragged(TABLES, SIZES[rank], seed=rank, weighted=weighted)
+    full = expanded(features)
+    whole, sizes = (collection(SUMS, weighted=weighted) for _ in range(2))
+    for bag in sizes.embedding_bags.values():
+        bag.weight.data.abs_()
+    got, want, summed = (scenarios._in_feature_order(out) for out in (sharded(features), whole(full), sizes(full)))
+    gradient = upstream(*want.shape, seed=rank)
+    got.backward(gradient)
+    want.backward(gradient)
+    terms = world + 4  # ranks, and ids in a bag
+    applied, worst = local_weights(sharded), 0.0
+    for t in TABLES:
+        weight = whole.embedding_bags[t.name].weight
+        dist.all_reduce(weight.grad)
+        for piece in plan[t.name].sharding_spec.shards:
+            if piece.placement.rank() == rank:
+                (row, at), (rows, width) = piece.shard_offsets, piece.shard_sizes
+                part = (slice(row, row + rows), slice(at, at + width))
+                start = weight.detach()[part]
+                limit = 2.0**-22 * start.abs() + 2.0**-28
+                difference = applied[t.name, at] - (start - weight.grad[part] / world)
+                worst = max(worst, scenarios._over(difference, limit))
+    return {
+        "output": scenarios._over(got.detach() - want.detach(), terms * 2.0**-24 * summed.detach()),
+        "weights": worst,
+        "moved": float(max(bag.weight.grad.abs().max() for bag in whole.embedding_bags.values())),
+    }
+
+
 def quantized_step(rank: int, world: int, kind: str, policy: Policy) -> dict[str, Any]:
     """One quantized step beside an exact one: errors over bounds, and what stayed equal.
 
     Forward, what travels is a distinct row; backward, the sum of the gradients of all places that use it.
     """
-    dealt = reduced.Dealt(kind, world) if kind == "row_wise" else None
+    dealt = reduced.Dealt(kind, world) if kind in (*ROWS_DEALT_OUT, reduced.HIERARCHICAL) else None
     plan = dealt.plan if dealt else placed(TABLES, kind, world, holders=world - 1)
-    quantized = shard(QCommEmbeddingBagCollectionSharder(policy, fused_params=SGD), collection(MEANS), plan)
-    exact = shard(QCommEmbeddingBagCollectionSharder(fused_params=SGD), collection(MEANS), plan, fqn="exact")
+    tables = pooled(kind, world)
+    ours = dealt.sharder if dealt else partial(QCommEmbeddingBagCollectionSharder, fused_params=SGD)
+    quantized = shard(ours(policy), collection(tables), plan)
+    exact = shard(ours(), collection(tables), plan, fqn="exact")
     resolved = policy.resolve(Table(t.name, t.rows, t.dim) for t in TABLES)
     features = ragged(TABLES, SIZES[rank], seed=rank)
     full = expanded(features)
@@ -131,8 +181,15 @@ def quantized_step(rank: int, world: int, kind: str, policy: Policy) -> dict[str
     def by_column(values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return values.split([width for _, _, width in columns], dim=1)
 
-    def bound(values: torch.Tensor, table: str, direction: str) -> torch.Tensor:
-        return codecs.get(resolved.codec(table, direction, "inter_host")).error_bound(values)
+    def bound(values: torch.Tensor, table: str, direction: str, link: str) -> torch.Tensor:
+        return codecs.get(resolved.codec(table, direction, link)).error_bound(values)
+
+    def backward_bound(values: torch.Tensor, table: str) -> torch.Tensor:
+        """Of all hops together, as `reduced.quantized_step` has it."""
+        first = bound(values, table, "backward", "inter_host")
+        if not (dealt and dealt.two_hops):
+            return first
+        return 1.1 * (first + dealt.hosts * bound(values / dealt.hosts, table, "backward", "intra_host"))
 
     def travelling_bound(gradient: torch.Tensor) -> torch.Tensor:
         """The bound of every distinct row's summed gradient, at the first place that uses the row."""
@@ -140,17 +197,22 @@ def quantized_step(rank: int, world: int, kind: str, policy: Policy) -> dict[str
         for (index, table, width), piece in zip(columns, by_column(gradient), strict=True):
             inverse = features.inverse_indices()[1][index]
             n = features.stride_per_key()[index]
-            sums = bound(torch.zeros(n, width).index_add(0, inverse, piece), table, "backward")
+            sums = backward_bound(torch.zeros(n, width).index_add(0, inverse, piece), table)
             first = [inverse.tolist().index(row) for row in range(n)]
             bounds.append(torch.zeros_like(piece).index_copy(0, torch.tensor(first), sums))
         return torch.cat(bounds, dim=1)
 
+    def forward_bound(values: torch.Tensor, link: str) -> torch.Tensor:
+        pieces = zip(columns, by_column(values), strict=True)
+        return torch.cat([bound(piece, table, "forward", link) for (_, table, _), piece in pieces], dim=1)
+
     shares = dealt.shares(full) if dealt else [want.detach()]
-    divisor = reduced.means(full, MEANS) if dealt else torch.ones_like(want)
-    forward = [
-        torch.cat([bound(piece, table, "forward") for (_, table, _), piece in zip(columns, by_column(share), strict=True)], 1)
-        for share in shares
-    ]
+    divisor = reduced.means(full, tables) if dealt else torch.ones_like(want)
+    if dealt and dealt.two_hops:
+        forward = sum(forward_bound(share, "intra_host") for share in shares)
+        forward = 1.1 * (forward + sum(forward_bound(total, "inter_host") for total in dealt.summed_by_host(shares)))
+    else:
+        forward = sum(forward_bound(share, "inter_host") for share in shares)
     # A sum over ranks is rounded in both runs.
     slack = 2.0**-20 * sum(share.abs() for share in shares) if dealt else 0.0
     gradient = upstream(*want.shape, seed=rank)
@@ -175,7 +237,7 @@ def quantized_step(rank: int, world: int, kind: str, policy: Policy) -> dict[str
     sent, exactly_sent = by_column(got.detach()), by_column(want.detach())
     return {
         "shape": tuple(got.shape),
-        "forward": scenarios._over(got.detach() - want.detach(), (sum(forward) + slack) / divisor),
+        "forward": scenarios._over(got.detach() - want.detach(), (forward + slack) / divisor),
         "forward equal": [torch.equal(a, b) for a, b in zip(sent, exactly_sent, strict=True)],
         "backward": worst,
         "backward equal": {key: torch.equal(after[key], exactly[key]) for key in after},
@@ -199,17 +261,3 @@ def alternating(rank: int, world: int) -> list[bool]:
         third.append(torch.cat([early.detach(), late.detach()]))
     ours, native = (local_weights(sharded) for sharded in pair)
     return [*(torch.equal(*outs) for outs in (first, second, third)), all(torch.equal(ours[key], native[key]) for key in ours)]
-
-
-def refused(rank: int, world: int, kind: str) -> str:
-    """What a two-hop sharding says."""
-    sharded = shard(
-        QCommEmbeddingBagCollectionSharder(Policy("int8", "int8"), fused_params=SGD),
-        collection(weighted=True),
-        placed(TABLES, kind, world),
-    )
-    try:
-        sharded(ragged(TABLES, SIZES[rank], seed=rank, weighted=True))
-    except ShardingError as error:
-        return str(error)
-    return "nothing raised"

@@ -69,6 +69,8 @@ def _facts(config: QCommConfig) -> Iterator[str]:
         ]
         shape = f"{block.hosts} x {block.devices_per_host} {block.device or 'devices'}"
         yield "topology:   " + ", ".join([f"{shape} = {block.world_size} ranks", *rates])
+    if config.hierarchical_row_wise:
+        yield "row-wise:   summed inside each host before it crosses hosts"
     if config.tables:
         rows = sum(table.rows for table in config.tables)
         yield f"tables:     {len(config.tables)}, {rows:,} rows"

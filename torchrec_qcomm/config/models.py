@@ -144,6 +144,7 @@ class QCommConfig(f.Strict):
         batch_size: samples per rank, for the planner.
         precision: becomes ``policy``.
         sharding: becomes the planner's constraints.
+        hierarchical_row_wise: row-wise tables are summed inside hosts before they cross hosts.
         topology: the machines; ``None``: those that the process group runs on.
         tables: the tables of the model, or none.
     """
@@ -151,6 +152,7 @@ class QCommConfig(f.Strict):
     batch_size: f.Count | None = None
     precision: PrecisionConfig = PrecisionConfig()
     sharding: Annotated[tuple[ShardingConfig, ...], BeforeValidator(f.as_tuple)] = ()
+    hierarchical_row_wise: bool = False
     topology: TopologyConfig | None = None
     tables: Annotated[tuple[TableConfig, ...], BeforeValidator(f.as_tuple)] = ()
     _source: str = PrivateAttr("<dict>")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import nn
 from torchrec.distributed.types import ParameterSharding, ShardingEnv
 
@@ -46,7 +45,7 @@ class QCommCollection:
         try:
             check_plan(configs, plan, device, self.quantized)
             sites = site_codecs(configs, plan, qcomm.policy, qcomm.devices_per_host, qcomm.codec_factory)
-            record = common_record(sites, configs, plan, kwargs)
+            record = common_record(sites, configs, plan, kwargs) | self._own_record(qcomm, env)
         except QCommError as error:
             if agreement:
                 agreement.fail(error)
@@ -62,14 +61,12 @@ class QCommCollection:
         """The tables of an unsharded module."""
         raise NotImplementedError
 
-    def _quantized_sharding(
-        self, kind: str, sharding_infos: list[Any], env: ShardingEnv, device: torch.device | None, **kwargs: Any
-    ) -> Any:
-        """A sharding of type ``kind`` with its exchange quantized; ``None`` for a type without one."""
-        sharding_class = self.quantized.get(kind)
-        if sharding_class is None:
-            return None
-        return sharding_class(sharding_infos, env, device, sites=self._qcomm_sites, meters=self.qcomm_meters, **kwargs)
+    def _own_record(self, qcomm: QCommSharder, env: ShardingEnv) -> dict[str, Any]:
+        """What else ranks must have in common for a collection of this kind; told before TorchRec's constructor runs."""
+        return {}
+
+    def _quantized_sharding(self, sharding_class: type, *args: Any, **kwargs: Any) -> Any:
+        return sharding_class(*args, sites=self._qcomm_sites, meters=self.qcomm_meters, **kwargs)
 
     def input_dist(self, ctx: Any, features: Any) -> Any:
         """TorchRec's own; the first call also checks that every rule found a table, once all modules are sharded."""

@@ -37,9 +37,10 @@ class QCommShardedEmbeddingCollection(QCommCollection, ShardedEmbeddingCollectio
         **kwargs: Any,
     ) -> Any:
         """TorchRec's hook for making the sharding of one type (a class method there, always reached through ``self``)."""
-        if sharding_type not in self.quantized:
+        sharding_class = self.quantized.get(sharding_type)
+        if sharding_class is None:
             return super().create_embedding_sharding(sharding_type, sharding_infos, env, device, **kwargs)
-        return self._quantized_sharding(sharding_type, sharding_infos, env, device, **kwargs)
+        return self._quantized_sharding(sharding_class, sharding_infos, env, device, **kwargs)
 
     def output_dist(self, ctx: Any, output: Any) -> LazyAwaitable[dict[str, JaggedTensor]]:
         """TorchRec's own, but for a rank whose batch is empty."""

@@ -15,9 +15,16 @@ from torchrec.distributed.sharding.cw_sharding import CwPooledEmbeddingSharding
 from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
+from torchrec_qcomm.errors import ShardingError, describe
+from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.sharding.collection import QCommCollection
+from torchrec_qcomm.sharding.hosts import summing_ranks
 from torchrec_qcomm.sharding.sharder import QCommSharder
-from torchrec_qcomm.sharding.shardings import POOLED_SHARDINGS
+from torchrec_qcomm.sharding.shardings import (
+    POOLED_SHARDINGS,
+    QCommHierarchicalRwPooledEmbeddingSharding,
+    QCommRwPooledEmbeddingSharding,
+)
 from torchrec_qcomm.sharding.start_up import TableConfig, check_shards
 
 
@@ -34,14 +41,21 @@ class QCommShardedEmbeddingBagCollection(QCommCollection, ShardedEmbeddingBagCol
         self, sharding_infos: list[Any], env: ShardingEnv, device: torch.device | None = None, **kwargs: Any
     ) -> Any:
         """TorchRec's hook for making the sharding of one type (a class method there, always reached through ``self``)."""
-        kind = sharding_infos[0].param_sharding.sharding_type
-        if kind not in self.quantized:
+        sharding_class: type | None = self.quantized.get(sharding_infos[0].param_sharding.sharding_type)
+        if sharding_class is None:
             return super().create_embedding_bag_sharding(sharding_infos, env, device, **kwargs)
         if device is not None and device.type == "meta":
             replace_placement_with_meta_device(sharding_infos)
-        if not issubclass(self.quantized[kind], CwPooledEmbeddingSharding):
+        if sharding_class is QCommRwPooledEmbeddingSharding and self._qcomm_summing_ranks > 1:
+            sharding_class, kwargs["summing_ranks"] = QCommHierarchicalRwPooledEmbeddingSharding, self._qcomm_summing_ranks
+        if not issubclass(sharding_class, CwPooledEmbeddingSharding):
             kwargs.pop("permute_embeddings", None)  # only columns get out of order; the others do not know the argument
-        return self._quantized_sharding(kind, sharding_infos, env, device, **kwargs)
+        return self._quantized_sharding(sharding_class, sharding_infos, env, device, **kwargs)
+
+    def _own_record(self, qcomm: Any, env: ShardingEnv) -> dict[str, Any]:
+        hierarchical = qcomm.hierarchical_row_wise
+        self._qcomm_summing_ranks = summing_ranks(qcomm.devices_per_host, env) if hierarchical else 1
+        return {"hierarchical_row_wise": hierarchical, "ranks of a host that sum first": self._qcomm_summing_ranks}
 
     def update_shards(self, changed_sharding_params: Any, env: ShardingEnv, device: torch.device | None) -> None:
         """TorchRec's own dynamic resharding; what cannot be exchanged is refused before anything moves."""
@@ -52,8 +66,24 @@ class QCommShardedEmbeddingBagCollection(QCommCollection, ShardedEmbeddingBagCol
 class QCommEmbeddingBagCollectionSharder(QCommSharder, EmbeddingBagCollectionSharder):
     """Shards EmbeddingBagCollections so that their exchange follows a policy.
 
-    Arguments are those of `QCommSharder`, and TorchRec's ``fused_params`` and ``sharded_module_order_overwrite``.
+    Args:
+        policy: as for `QCommSharder`.
+        hierarchical_row_wise: exchange row-wise tables in two hops: the ranks of a host sum first, then hosts exchange their
+            sums, so that what crosses hosts is divided by the ranks of a host. Each hop quantizes, in the codecs of its link.
+            With one host, or one rank on each host, it is the plain exchange, and that is logged. Needs ``devices_per_host``.
+        arguments: those of `QCommSharder`, and TorchRec's ``fused_params`` and ``sharded_module_order_overwrite``.
+
+    Raises:
+        ShardingError: an argument makes no sense.
     """
+
+    def __init__(self, policy: Policy | None = None, *, hierarchical_row_wise: bool = False, **arguments: Any) -> None:
+        super().__init__(policy, **arguments)
+        if not isinstance(hierarchical_row_wise, bool):
+            raise ShardingError(
+                describe("hierarchical_row_wise", "not a switch", got=hierarchical_row_wise, allowed=(False, True))
+            )
+        self.hierarchical_row_wise = hierarchical_row_wise
 
     @property
     def sharded_module_type(self) -> type[QCommShardedEmbeddingBagCollection]:

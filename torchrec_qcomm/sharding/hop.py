@@ -40,6 +40,7 @@ class Hop:
         sites: the codecs.
         meters: where launches are counted.
         layout: `PooledLayout` where ranks own whole vectors, `ReduceLayout` where a vector is the sum of all ranks'.
+        takers: for each batch in a lookup, the rank of the group that takes it; by default each rank its own.
 
     Attributes:
         me: this rank, as a rank of the group.
@@ -54,6 +55,7 @@ class Hop:
         sites: SiteCodecs,
         meters: Meters,
         layout: type[PooledLayout] = PooledLayout,
+        takers: Sequence[int] | None = None,
     ) -> None:
         self.group, self._dtype, self._meters = group, dtype, meters
         self._ranks = dist.get_process_group_ranks(group)
@@ -65,7 +67,7 @@ class Hop:
             return sites.link(self._ranks[owner], self._ranks[sample])
 
         self.forward_layout, self.backward_layout = (
-            layout(columns, partial(sites.codec, direction=direction), link_of, dtype)
+            layout(columns, partial(sites.codec, direction=direction), link_of, dtype, takers)
             for direction in (Direction.FORWARD, Direction.BACKWARD)
         )
 

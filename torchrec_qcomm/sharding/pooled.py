@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain, compress
 
 import torch
 import torch.distributed as dist
@@ -11,7 +13,7 @@ from torchrec.distributed.embedding_sharding import BaseEmbeddingDist, Embedding
 from torchrec.distributed.types import Awaitable, NoWait
 
 from torchrec_qcomm.collectives import Plan
-from torchrec_qcomm.errors import ShardingError, WireError, describe
+from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
@@ -29,6 +31,7 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         meters: where launches are counted.
         callbacks: applied to the result in order, as TorchRec's own dist does.
         layout: `PooledLayout` where ranks own whole vectors, `ReduceLayout` where a vector is the sum of all ranks'.
+        takers: for each batch in a lookup, the rank of the group that takes it; by default each rank its own.
     """
 
     def __init__(
@@ -40,9 +43,10 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         meters: Meters,
         callbacks: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (),
         layout: type[PooledLayout] = PooledLayout,
+        takers: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        self._hop = Hop(group, columns, dtype, sites, meters, layout)
+        self._hop = Hop(group, columns, dtype, sites, meters, layout, takers)
         self._callbacks = list(callbacks)
 
     def forward(
@@ -64,8 +68,8 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         return _awaitable(self._hop.start(local_embs, plan), callbacks)
 
     def plan(self, batch_sizes: tuple[int, ...]) -> Plan:
-        """What this rank encodes and decodes when the ranks of the group have these many samples."""
-        mine = batch_sizes[self._hop.me]
+        """What this rank encodes and decodes when the batches of a lookup have these many samples."""
+        mine = sum(self._hop.forward_layout.dealt(batch_sizes)[self._hop.me])
         return Plan(
             lookup_out=self._hop.forward_layout.owner_side(self._hop.me, batch_sizes),
             values_in=self._hop.forward_layout.sample_side(self._hop.me, mine),
@@ -75,15 +79,16 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
 
     def variable_plan(self, context: EmbeddingShardingContext) -> Plan:
         """The same where features have batch sizes of their own."""
-        world = self._hop.group.size()
-        to_owner = context.batch_size_per_rank_per_feature or [()] * world  # TorchRec sets none on a rank without tables
-        if isinstance(self._hop.forward_layout, ReduceLayout):
-            mine = [to_owner[self._hop.me]] * world
+        layout = self._hop.forward_layout
+        # TorchRec sets no batch sizes on a rank without tables.
+        to_owner = context.batch_size_per_rank_per_feature or [()] * len(layout.takers)
+        if isinstance(layout, ReduceLayout):
+            mine: list[Sequence[int]] = [list(chain(*layout.dealt(to_owner)[self._hop.me]))] * len(layout.columns)
         else:
-            mine = variable.by_owner(self._hop.forward_layout, context.batch_size_per_feature_pre_a2a)
+            mine = variable.by_owner(layout, context.batch_size_per_feature_pre_a2a)
         return Plan(
-            lookup_out=variable.owner_side(self._hop.forward_layout, self._hop.me, to_owner),
-            values_in=variable.sample_side(self._hop.forward_layout, self._hop.me, mine),
+            lookup_out=variable.owner_side(layout, self._hop.me, to_owner),
+            values_in=variable.sample_side(layout, self._hop.me, mine),
             gradient_out=variable.sample_side(self._hop.backward_layout, self._hop.me, mine),
             lookup_gradient_in=variable.owner_side(self._hop.backward_layout, self._hop.me, to_owner),
         )
@@ -91,44 +96,53 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
     def _batch_sizes(self, local_embs: torch.Tensor, context: EmbeddingShardingContext | None) -> tuple[int, ...]:
         if context is not None and context.batch_size_per_rank:
             return tuple(context.batch_size_per_rank)
-        total, world = local_embs.size(0), self._hop.group.size()
-        if total % world:
+        total, ranks = local_embs.size(0), len(self._hop.forward_layout.takers)
+        if total % ranks:
             raise WireError(
-                describe("quantized exchange", "the batch does not divide among the ranks", got=total, allowed=f"k * {world}")
+                describe("quantized exchange", "the batch does not divide among the ranks", got=total, allowed=f"k * {ranks}")
             )
-        return (total // world,) * world
+        return (total // ranks,) * ranks
 
 
 class QCommTwoHopEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch.Tensor, torch.Tensor]):
-    """A reduce-scatter inside each host, then an all-to-all across hosts; each hop in the codecs of its own link.
+    """A reduce-scatter inside each host, then an exchange across hosts; each hop in the codecs of its own link.
 
-    The lookup has the samples in the order of TorchRec's input dist for such shardings: local rank by local rank, and for each
-    of them host by host.
+    In the first hop a rank takes, and sums, the values of all ranks of the world that have its local rank; in the second it
+    passes them on to these, to each its own. Backward the other way round.
 
     Args:
         within: over the ranks of this host, whose lookups are summed.
         across: over the ranks of all hosts that have this local rank.
+        order: the ranks of the world in the order in which a lookup has their samples.
         local_size: ranks in a host.
         local_rank: this rank among them.
     """
 
     def __init__(
-        self, within: QCommPooledEmbeddingDist, across: QCommPooledEmbeddingDist, local_size: int, local_rank: int
+        self,
+        within: QCommPooledEmbeddingDist,
+        across: QCommPooledEmbeddingDist,
+        order: Sequence[int],
+        local_size: int,
+        local_rank: int,
     ) -> None:
         super().__init__()
-        self._within, self._across = within, across
-        self._local_size, self._local_rank = local_size, local_rank
+        self._within, self._across, self._order = within, across, order
+        self._taken = [rank % local_size == local_rank for rank in order]
 
     def forward(
         self, local_embs: torch.Tensor, sharding_ctx: EmbeddingShardingContext | None = None
     ) -> PooledEmbeddingsAwaitable:
         """Run the first hop, and start the second."""
-        refuse_variable_batch(sharding_ctx)
-        within = across = None
-        if sharding_ctx is not None and sharding_ctx.batch_size_per_rank:
-            by_local_rank = [sharding_ctx.batch_size_per_rank[i :: self._local_size] for i in range(self._local_size)]
-            within = EmbeddingShardingContext(batch_size_per_rank=[sum(sizes) for sizes in by_local_rank])
-            across = EmbeddingShardingContext(batch_size_per_rank=by_local_rank[self._local_rank])
+        within = across = sharding_ctx
+        if sharding_ctx is not None and sharding_ctx.variable_batch_per_feature:
+            # In the order of the lookup, unlike the sizes of plain batches.
+            sizes = sharding_ctx.batch_size_per_rank_per_feature
+            across = replace(sharding_ctx, batch_size_per_rank_per_feature=list(compress(sizes, self._taken)))
+        elif sharding_ctx is not None and sharding_ctx.batch_size_per_rank:
+            in_order = [sharding_ctx.batch_size_per_rank[rank] for rank in self._order]
+            within = replace(sharding_ctx, batch_size_per_rank=in_order)
+            across = replace(sharding_ctx, batch_size_per_rank=list(compress(in_order, self._taken)))
         return self._across(self._within(local_embs, within).wait(), across)
 
 
@@ -138,17 +152,3 @@ def _awaitable(
     awaitable = PooledEmbeddingsAwaitable(result)
     awaitable.callbacks.extend(callbacks)
     return awaitable
-
-
-def refuse_variable_batch(context: EmbeddingShardingContext | None) -> None:
-    """Raise ``ShardingError`` for a batch that differs between features."""
-    if context is not None and context.variable_batch_per_feature:
-        raise ShardingError(
-            describe(
-                "quantized exchange",
-                "variable batch per feature is not supported yet with table-row-wise and grid sharding",
-                got="variable_batch_per_feature=True",
-                allowed="one batch size for all features of a rank",
-                todo="Shard the tables another way, or use TorchRec's own sharder.",
-            )
-        )

@@ -7,7 +7,9 @@ from functools import reduce
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torchrec.distributed.comm import intra_and_cross_node_pg, intra_and_cross_node_pg_2D
 from torchrec.distributed.embedding_sharding import BaseEmbeddingDist, EmbeddingShardingContext
 from torchrec.distributed.embedding_types import GroupedEmbeddingConfig
 from torchrec.distributed.sharding.cw_sequence_sharding import CwSequenceEmbeddingSharding
@@ -21,6 +23,7 @@ from torchrec.distributed.sharding.twcw_sharding import TwCwPooledEmbeddingShard
 from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingSharding
 from torchrec.distributed.types import ShardingType
 
+from torchrec_qcomm.sharding.hosts import require_hosts
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist, QCommTwoHopEmbeddingDist
 from torchrec_qcomm.sharding.sequence import QCommSequenceEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
@@ -50,8 +53,15 @@ class _Quantized:
     def _replace(self, callbacks: Sequence[Any]) -> nn.Module:
         return self._hop(self._pg, self._columns(), callbacks, self.layout)  # type: ignore[attr-defined]
 
-    def _hop(self, group: Any, columns: Any, callbacks: Sequence[Any], layout: type[PooledLayout]) -> QCommPooledEmbeddingDist:
-        return QCommPooledEmbeddingDist(group, columns, self._dtype(), self._sites, self._meters, callbacks, layout)
+    def _hop(
+        self,
+        group: Any,
+        columns: Any,
+        callbacks: Sequence[Any],
+        layout: type[PooledLayout],
+        takers: Sequence[int] | None = None,
+    ) -> QCommPooledEmbeddingDist:
+        return QCommPooledEmbeddingDist(group, columns, self._dtype(), self._sites, self._meters, callbacks, layout, takers)
 
     def _columns(self) -> list[list[Column]]:
         return [columns_of(configs) for configs in self._grouped_embedding_configs_per_rank]  # type: ignore[attr-defined]
@@ -65,12 +75,21 @@ class _QuantizedInTwoHops(_Quantized):
     """For shardings that deal the rows of a table out to the ranks of one host."""
 
     def _replace(self, callbacks: Sequence[Any]) -> nn.Module:
-        intra, cross, rank = self._intra_pg, self._cross_pg, self._rank  # type: ignore[attr-defined]
-        local_size = intra.size()
+        hosts, local_size = self._cross_pg.size(), self._intra_pg.size()  # type: ignore[attr-defined]
         by_host = self._columns()[::local_size]  # the ranks of a host have the same columns
-        within = self._hop(intra, [by_host[rank // local_size]] * local_size, (), ReduceLayout)
-        across = self._hop(cross, by_host, callbacks, PooledLayout)
-        return QCommTwoHopEmbeddingDist(within, across, local_size, rank % local_size)
+        # The order of TorchRec's input dist for such shardings: local rank by local rank, and host by host for each.
+        order = [host * local_size + local for local in range(local_size) for host in range(hosts)]
+        return self._two_hops(by_host, callbacks, PooledLayout, order)
+
+    def _two_hops(
+        self, by_host: Sequence[list[Column]], callbacks: Sequence[Any], across: type[PooledLayout], order: Sequence[int]
+    ) -> QCommTwoHopEmbeddingDist:
+        intra, cross, rank = self._intra_pg, self._cross_pg, self._rank  # type: ignore[attr-defined]
+        host, local_rank = divmod(rank, intra.size())
+        takers = [sample % intra.size() for sample in order]
+        first = self._hop(intra, [by_host[host]] * intra.size(), (), ReduceLayout, takers)
+        second = self._hop(cross, by_host, callbacks, across)
+        return QCommTwoHopEmbeddingDist(first, second, order, intra.size(), local_rank)
 
 
 class _QuantizedSequence(_Quantized):
@@ -98,12 +117,46 @@ class QCommRwPooledEmbeddingSharding(_Quantized, RwPooledEmbeddingSharding):
     layout = ReduceLayout
 
 
+class QCommHierarchicalRwPooledEmbeddingSharding(_QuantizedInTwoHops, RwPooledEmbeddingSharding):
+    """Row-wise in two reduce-scatters: inside each host, then across hosts among the ranks of one place in them.
+
+    Args:
+        summing_ranks: ranks on each host.
+
+    Raises:
+        ShardingError: TorchRec's groups of ranks are not hosts of that size.
+    """
+
+    def __init__(self, *args: Any, summing_ranks: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # As TorchRec's own shardings in two hops do.
+        if self._is_2D_parallel:
+            self._intra_pg, self._cross_pg = intra_and_cross_node_pg_2D(self._env, device=self._device)
+        else:
+            backend = dist.get_backend(self._pg)
+            self._intra_pg, self._cross_pg = intra_and_cross_node_pg(self._device, backend=backend)
+        if self._intra_pg is not None:  # there are none on the meta device
+            require_hosts(self._pg, self._intra_pg, self._cross_pg, summing_ranks)
+
+    def _replace(self, callbacks: Sequence[Any]) -> nn.Module:
+        by_host = self._columns()[:: self._intra_pg.size()]
+        return self._two_hops(by_host, callbacks, ReduceLayout, range(self._pg.size()))
+
+
 class QCommTwRwPooledEmbeddingSharding(_QuantizedInTwoHops, TwRwPooledEmbeddingSharding):
     """Table-row-wise: rows over the ranks of one host."""
 
 
 class QCommGridPooledEmbeddingSharding(_QuantizedInTwoHops, GridPooledEmbeddingSharding):
     """Grid: column shards over hosts, and rows of each over the ranks of its host."""
+
+    def uncombined_embedding_dims(self) -> list[int]:
+        """Of the column shards; TorchRec 1.8 lacks it here, and asks for it to put variable batches together."""
+        return self._embedding_dims
+
+    def uncombined_embedding_names(self) -> list[str]:
+        """A name for each of `uncombined_embedding_dims`."""
+        return self._embedding_names
 
 
 POOLED_SHARDINGS = {

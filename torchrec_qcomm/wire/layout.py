@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import Generic, Protocol, TypeVar
 
 import torch
@@ -137,6 +137,21 @@ class _WireRow:
         return {table: Cell(cell.values * rows, cell.wire_bytes * rows) for table, cell in self.cells.items()}
 
 
+@dataclass(slots=True)
+class _Run:
+    """Batches that follow each other in a lookup and on the wire, and are cut alike."""
+
+    wire_row: _WireRow
+    rows: int
+    row: int
+    byte: int
+
+    @property
+    def end(self) -> int:
+        return self.byte + self.rows * self.wire_row.nbytes
+
+
+T = TypeVar("T")
 LinkT = TypeVar("LinkT", bound=Hashable)
 _Link = TypeVar("_Link", bound=Hashable, contravariant=True)
 
@@ -155,6 +170,9 @@ class PooledLayout(Generic[LinkT]):
         codec_of: the codec of a table on a link; called as ``codec_of(table, link=link)``.
         link_of: the link between an owner and a sample rank (ranks of the group); anything hashable.
         dtype: of the values; decides the bytes of the ``none`` codec.
+        takers: for each batch in a lookup, in its order, the rank of the group that takes it; by default each rank its own.
+            In the first of two hops a rank takes the batches of several ranks of the world: one behind the other on the wire
+            and in its values, wherever they lie in the lookup.
     """
 
     def __init__(
@@ -163,9 +181,11 @@ class PooledLayout(Generic[LinkT]):
         codec_of: CodecOf[LinkT],
         link_of: Callable[[int, int], LinkT],
         dtype: torch.dtype,
+        takers: Sequence[int] | None = None,
     ) -> None:
         self.columns = [tuple(owned) for owned in columns]
         self.codec_of, self.link_of, self.dtype = codec_of, link_of, dtype
+        self.takers = tuple(range(len(self.columns)) if takers is None else takers)
         self._rows: dict[tuple[int, LinkT], _WireRow] = {}
         # Batch sizes rarely change between steps, and the plan of a large model takes longer to make than to look up.
         self.owner_side = lru_cache(maxsize=16)(self._owner_side)
@@ -193,28 +213,43 @@ class PooledLayout(Generic[LinkT]):
             nbytes += len(offsets) * codec.row_bytes(dim, self.dtype)
         return _WireRow(tuple(groups), starts[-1], nbytes, cells)
 
+    def dealt(self, batches: Sequence[T]) -> list[list[T]]:
+        """A lookup's batches, by the rank that takes them, in order."""
+        by_taker: list[list[T]] = [[] for _ in self.columns]
+        for taker, batch in zip(self.takers, batches, strict=True):
+            by_taker[taker].append(batch)
+        return by_taker
+
     def _owner_side(self, rank: int, batch_sizes: tuple[int, ...]) -> Side:
-        """The owner's end: values ``[sum of batch_sizes, sum of rank's dims]``, samples in rank order.
+        """The owner's end: values ``[sum of batch_sizes, sum of rank's dims]``, batches in the order of the lookup.
 
         Args:
             rank: the owner, as a rank of the group.
-            batch_sizes: samples of each rank of the group.
+            batch_sizes: samples of each batch of the lookup: by default, of each rank of the group.
         """
-        wire_rows = [self._wire_row(rank, sample) for sample in range(len(batch_sizes))]
-        blocks: list[Block] = []
-        row = byte = 0
-        # Neighbouring destinations that share a wire row are encoded by one call.
-        for wire_row, run in groupby(range(len(batch_sizes)), key=wire_rows.__getitem__):
-            rows = sum(batch_sizes[sample] for sample in run)
-            blocks += wire_row.blocks(rows, row * wire_row.values, wire_row.values, byte)
-            row += rows
-            byte += rows * wire_row.nbytes
+        wire_rows = [self._wire_row(rank, sample) for sample in range(len(self.columns))]
+        samples = [sum(sizes) for sizes in self.dealt(batch_sizes)]
+        splits = tuple(w.nbytes * size for w, size in zip(wire_rows, samples, strict=True))
+        position = list(accumulate(splits, initial=0))
+        runs: list[_Run] = []
+        row = 0
+        for taker, size in zip(self.takers, batch_sizes, strict=True):
+            wire_row, byte = wire_rows[taker], position[taker]
+            # Neighbours, in values and bytes, that share a wire row are encoded by one call.
+            if runs and runs[-1].wire_row == wire_row and runs[-1].end == byte:
+                runs[-1].rows += size
+            elif size:
+                runs.append(_Run(wire_row, size, row, byte))
+            row += size
+            position[taker] += size * wire_row.nbytes
+        width = sum(column.dim for column in self.columns[rank])
+        blocks = [block for run in runs for block in run.wire_row.blocks(run.rows, run.row * width, width, run.byte)]
         return Side(
-            shape=(row, sum(column.dim for column in self.columns[rank])),
+            shape=(row, width),
             dtype=self.dtype,
-            layers=(Layer(tuple(blocks), 0, byte),),
-            splits=tuple(w.nbytes * size for w, size in zip(wire_rows, batch_sizes, strict=True)),
-            cells=tuple(w.counted(size) for w, size in zip(wire_rows, batch_sizes, strict=True)),
+            layers=(Layer(tuple(blocks), 0, sum(splits)),),
+            splits=splits,
+            cells=tuple(w.counted(size) for w, size in zip(wire_rows, samples, strict=True)),
         )
 
     def _sample_side(self, rank: int, batch_size: int) -> Side:
@@ -222,7 +257,7 @@ class PooledLayout(Generic[LinkT]):
 
         Args:
             rank: whose samples, as a rank of the group.
-            batch_size: how many samples.
+            batch_size: how many samples, of all batches that it takes.
         """
         wire_rows = [self._wire_row(owner, rank) for owner in range(len(self.columns))]
         width = sum(w.values for w in wire_rows)

@@ -13,12 +13,14 @@ The order of the pieces of one feature and rank on the wire is part of the plan;
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic
 
 from torchrec_qcomm.codecs import Codec
 from torchrec_qcomm.wire.layout import Column, Layer, LinkT, PooledLayout, Side
-from torchrec_qcomm.wire.variable import Walk, require_one_each
+from torchrec_qcomm.wire.traffic import Cell
+from torchrec_qcomm.wire.variable import Walk, cells_of, nbytes_of, require_one_each, sites_of
 
 _WHAT = "number of ids"
 
@@ -52,13 +54,12 @@ def owner_side(layout: PooledLayout[LinkT], rank: int, counts: Sequence[Sequence
     """
     columns, world = layout.columns[rank], len(layout.columns)
     require_one_each([len(columns)] * world, counts, _WHAT)
-    walk, order = Walk(), []
+    share, order = _Shares(layout), []
     for sample in range(world):
-        order += [
-            column * world + sample for column in _add(walk, layout, columns, layout.link_of(rank, sample), counts[sample])
-        ]
+        in_order = share.add(columns, layout.link_of(rank, sample), counts[sample])
+        order += [column * world + sample for column in in_order]
     rows = tuple(counts[sample][column] for column in range(len(columns)) for sample in range(world))
-    return _side(walk, layout), Pieces(rows, tuple(order))
+    return share.side(), Pieces(rows, tuple(order))
 
 
 def sample_side(layout: PooledLayout[LinkT], rank: int, counts: Sequence[Sequence[int]]) -> tuple[Side, Pieces]:
@@ -76,26 +77,33 @@ def sample_side(layout: PooledLayout[LinkT], rank: int, counts: Sequence[Sequenc
         WireError: there is not one count for each owner and column.
     """
     require_one_each([len(columns) for columns in layout.columns], counts, _WHAT)
-    walk, order, before = Walk(), [], 0
+    share, order, before = _Shares(layout), [], 0
     for owner, columns in enumerate(layout.columns):
-        order += [before + column for column in _add(walk, layout, columns, layout.link_of(owner, rank), counts[owner])]
+        order += [before + column for column in share.add(columns, layout.link_of(owner, rank), counts[owner])]
         before += len(columns)
-    return _side(walk, layout), Pieces(tuple(count for owned in counts for count in owned), tuple(order))
+    return share.side(), Pieces(tuple(count for owned in counts for count in owned), tuple(order))
 
 
-def _add(
-    walk: Walk, layout: PooledLayout[LinkT], columns: Sequence[Column], link: LinkT, counts: Sequence[int]
-) -> Iterable[int]:
-    """One rank's share, column by column in wire order, which is returned."""
-    places: dict[tuple[Codec, int], int] = {}
-    keys = [(layout.codec_of(column.table, link=link), column.dim) for column in columns]
-    for key in keys:
-        places.setdefault(key, len(places))
-    order = sorted(range(len(columns)), key=lambda column: places[keys[column]])
-    walk.add(layout, [columns[i] for i in order], link, [counts[i] for i in order])
-    return order
+class _Shares(Generic[LinkT]):
+    """One rank's share after the other, of each the columns of one codec together."""
 
+    def __init__(self, layout: PooledLayout[LinkT]) -> None:
+        self._layout, self._walk = layout, Walk()
+        self._cells: list[dict[str, Cell]] = []
 
-def _side(walk: Walk, layout: PooledLayout[LinkT]) -> Side:
-    layers = (Layer(tuple(walk.blocks), 0, walk.byte),)
-    return Side((walk.value,), layout.dtype, layers, tuple(walk.splits), tuple(walk.cells))
+    def add(self, columns: Sequence[Column], link: LinkT, counts: Sequence[int]) -> list[int]:
+        """Add a share; return its columns in wire order."""
+        sites = sites_of(self._layout, columns, link)
+        groups: dict[tuple[Codec, int], int] = {}
+        keys = [(codec, column.dim) for (codec, _), column in zip(sites, columns, strict=True)]
+        for key in keys:
+            groups.setdefault(key, len(groups))
+        order = sorted(range(len(columns)), key=lambda column: groups[keys[column]])
+        self._walk.add([columns[i] for i in order], [sites[i] for i in order], [counts[i] for i in order])
+        self._cells.append(cells_of(columns, sites, counts))
+        return order
+
+    def side(self) -> Side:
+        walk, cells = self._walk, self._cells
+        layers = (Layer(tuple(walk.blocks), 0, walk.byte),)
+        return Side((walk.value,), self._layout.dtype, layers, tuple(nbytes_of(table) for table in cells), tuple(cells))

@@ -14,6 +14,8 @@ from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.wire.layout import Block, Column, Layer, LinkT, PooledLayout, ReduceLayout, Side
 from torchrec_qcomm.wire.traffic import Cell
 
+Site = tuple[Codec, int]
+
 
 def by_owner(layout: PooledLayout[LinkT], batch_sizes: Sequence[int]) -> list[Sequence[int]]:
     """Cut one rank's batch sizes, of every owner's columns in order, into those of each owner.
@@ -32,17 +34,27 @@ def owner_side(layout: PooledLayout[LinkT], rank: int, batch_sizes: Sequence[Seq
     Args:
         layout: columns, codecs and links.
         rank: the owner, as a rank of the group.
-        batch_sizes: for each rank of the group, the samples of each of the owner's columns.
+        batch_sizes: for each batch of the lookup (by default, for each rank of the group), the samples of each of the owner's
+            columns.
 
     Raises:
-        WireError: there is not one for each rank and column.
+        WireError: there is not one for each batch and column.
     """
     columns = layout.columns[rank]
-    require_one_each([len(columns)] * len(layout.columns), batch_sizes)
-    walk = Walk()
-    for sample, sizes in enumerate(batch_sizes):
-        walk.add(layout, columns, layout.link_of(rank, sample), sizes)
-    return Side((walk.value,), layout.dtype, (Layer(tuple(walk.blocks), 0, walk.byte),), tuple(walk.splits), tuple(walk.cells))
+    require_one_each([len(columns)] * len(layout.takers), batch_sizes)
+    links = [layout.link_of(rank, sample) for sample in range(len(layout.columns))]
+    sites = {link: sites_of(layout, columns, link) for link in links}
+    cells = [
+        cells_of(columns, sites[link], [sum(rows) for rows in zip(*batches, strict=True)])
+        for link, batches in zip(links, layout.dealt(batch_sizes), strict=True)
+    ]
+    splits = [nbytes_of(table) for table in cells]
+    walk, position = Walk(), list(accumulate(splits, initial=0))
+    for taker, sizes in zip(layout.takers, batch_sizes, strict=True):
+        walk.byte = position[taker]
+        walk.add(columns, sites[links[taker]], sizes)
+        position[taker] = walk.byte
+    return Side((walk.value,), layout.dtype, (Layer(tuple(walk.blocks), 0, sum(splits)),), tuple(splits), tuple(cells))
 
 
 def sample_side(layout: PooledLayout[LinkT], rank: int, batch_sizes: Sequence[Sequence[int]]) -> Side:
@@ -51,24 +63,46 @@ def sample_side(layout: PooledLayout[LinkT], rank: int, batch_sizes: Sequence[Se
     Args:
         layout: columns, codecs and links. Of a `ReduceLayout`, every owner's bytes are a layer over the same values.
         rank: whose samples, as a rank of the group.
-        batch_sizes: for each owner, this rank's samples of each of its columns.
+        batch_sizes: for each owner, this rank's samples of each of its columns; of several batches one after the other.
 
     Raises:
         WireError: there is not one for each owner and column.
     """
-    require_one_each([len(columns) for columns in layout.columns], batch_sizes)
-    walk, layers = Walk(), []
+    own = layout.takers.count(rank)
+    require_one_each([own * len(columns) for columns in layout.columns], batch_sizes)
+    walk = Walk()
+    layers, cells = [], []
     links = [layout.link_of(owner, rank) for owner in range(len(layout.columns))]
-    for owner, sizes in enumerate(batch_sizes):
+    for owner, (link, sizes) in enumerate(zip(links, batch_sizes, strict=True)):
+        columns, start = layout.columns[owner] * own, walk.byte
+        sites = sites_of(layout, columns, link)
         if isinstance(layout, ReduceLayout):
-            start, walk.value, walk.blocks = walk.byte, 0, []
-            walk.add(layout, layout.columns[owner], links[owner], sizes)
-            twin = next((i for i in range(owner) if links[i] == links[owner]), None)
+            walk.value, walk.blocks = 0, []
+        walk.add(columns, sites, sizes)
+        cells.append(cells_of(columns, sites, sizes))
+        if isinstance(layout, ReduceLayout):
+            twin = next((i for i in range(owner) if links[i] == link), None)
             layers.append(Layer(tuple(walk.blocks), start, walk.byte - start, twin))
-        else:
-            walk.add(layout, layout.columns[owner], links[owner], sizes)
     layers = layers or [Layer(tuple(walk.blocks), 0, walk.byte)]
-    return Side((walk.value,), layout.dtype, tuple(layers), tuple(walk.splits), tuple(walk.cells))
+    return Side((walk.value,), layout.dtype, tuple(layers), tuple(nbytes_of(table) for table in cells), tuple(cells))
+
+
+def sites_of(layout: PooledLayout[LinkT], columns: Sequence[Column], link: LinkT) -> list[Site]:
+    """For each column, its codec and what a row of it takes on the wire."""
+    found = [layout.codec_of(column.table, link=link) for column in columns]
+    return [(codec, codec.row_bytes(column.dim, layout.dtype)) for codec, column in zip(found, columns, strict=True)]
+
+
+def cells_of(columns: Sequence[Column], sites: Sequence[Site], sizes: Sequence[int]) -> dict[str, Cell]:
+    """What so many rows of each column come to, by table."""
+    found: dict[str, Cell] = {}
+    for column, (_, row_bytes), rows in zip(columns, sites, sizes, strict=True):
+        found[column.table] = found.get(column.table, Cell()) + Cell(rows * column.dim, rows * row_bytes)
+    return found
+
+
+def nbytes_of(cells: dict[str, Cell]) -> int:
+    return sum(cell.wire_bytes for cell in cells.values())
 
 
 def require_one_each(columns: Sequence[int], numbers: Sequence[Sequence[int]], what: str = "batch size") -> None:
@@ -84,24 +118,16 @@ class Walk:
     def __init__(self) -> None:
         self.value = self.byte = 0
         self.blocks: list[Block] = []
-        self.splits: list[int] = []
-        self.cells: list[dict[str, Cell]] = []
 
-    def add(self, layout: PooledLayout[LinkT], columns: Sequence[Column], link: LinkT, sizes: Sequence[int]) -> None:
-        """One rank's share."""
-        start = self.byte
-        cells: dict[str, Cell] = {}
-        for column, rows in zip(columns, sizes, strict=True):
-            codec = layout.codec_of(column.table, link=link)
-            row_bytes = codec.row_bytes(column.dim, layout.dtype)
-            self._block(codec, column.dim, rows, row_bytes)
-            cells[column.table] = cells.get(column.table, Cell()) + Cell(rows * column.dim, rows * row_bytes)
-        self.splits.append(self.byte - start)
-        self.cells.append(cells)
+    def add(self, columns: Sequence[Column], sites: Sequence[Site], sizes: Sequence[int]) -> None:
+        """One batch."""
+        for column, (codec, row_bytes), rows in zip(columns, sites, sizes, strict=True):
+            self._block(codec, row_bytes, column.dim, rows)
 
-    def _block(self, codec: Codec, dim: int, rows: int, row_bytes: int) -> None:
+    def _block(self, codec: Codec, row_bytes: int, dim: int, rows: int) -> None:
         last = self.blocks[-1] if self.blocks else None
-        if last is not None and (last.codec, last.dim) == (codec, dim):
+        alike = last is not None and (last.codec, last.dim) == (codec, dim)
+        if last is not None and alike and last.byte_offset + last.rows * row_bytes == self.byte:
             self.blocks[-1] = Block(codec, dim, last.rows + rows, last.offsets, dim, last.byte_offset, row_bytes)
         elif rows:
             self.blocks.append(Block(codec, dim, rows, (self.value,), dim, self.byte, row_bytes))
