@@ -17,6 +17,7 @@ OTHERS := 1.7.0 1.9
 
 # One thread a rank: the machine's cores are the ranks'.
 RUN2 := OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2
+NETLAB = $(BIN)/python examples/netlab.py --hosts 2 --rate 1gbit
 
 .PHONY: demo test lint format versions $(OTHERS:%=versions-%) convergence bench clean
 
@@ -52,7 +53,9 @@ convergence: $(READY)    ## does the quantized run converge like the FP32 one? W
 
 bench: $(READY)          ## time the exchange without a rate limit, and (as root) on two emulated hosts with 1 Gbit links
 	$(RUN2) examples/bench_exchange.py
-	$(BIN)/python examples/netlab.py --hosts 2 --rate 1gbit -- $(BIN)/python examples/bench_exchange.py
+	$(NETLAB) -- $(BIN)/python examples/bench_exchange.py
+	$(NETLAB) --ranks-per-host 2 -- $(BIN)/python examples/bench_exchange.py --sharding row_wise --batch 256
+	$(NETLAB) --ranks-per-host 2 -- $(BIN)/python examples/bench_exchange.py --sharding table_row_wise --batch 256
 
 clean:                   ## remove everything that the other targets made, .venv too
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,8 +5,10 @@
     python examples/netlab.py --hosts 2 --rate 1gbit -- python examples/bench_exchange.py     # two hosts, 1 Gbit links (root)
 
 An exchange is from the call of the output dist to the end of its `wait`, plus the same in backward; lookups are left out.
+With `--sharding row_wise` and `table_row_wise`, hosts are those of LOCAL_WORLD_SIZE ranks.
+
 Every round runs every arm once, so that the machine's moods hit all of them; a round's time is the slowest rank's. Beside
-each of the plugin's arms stand its parts timed alone: encoding, a bare all-to-all of the same bytes, decoding.
+each of the plugin's arms of one hop stand its parts timed alone: encoding, a bare all-to-all of the same bytes, decoding.
 
 Freed memory is kept by the process, as production allocators and CUDA's do. Under glibc's defaults, large buffers go back to
 the kernel, and the page faults of getting them again outweigh the exchange and hit arms at random.
@@ -32,37 +34,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torchrec
+from bench_lib.arms import DEFAULT, OURS, TORCHREC, wrong_arm
+from bench_lib.settings import SETTINGS, Setting
 from dlrm_lib.arguments import count, output_file
-from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
-from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
-from torchrec.distributed.sharding.rw_sharding import RwPooledEmbeddingDist
-from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist
 
-import torchrec_qcomm as qc
-from torchrec_qcomm import codecs
 from torchrec_qcomm.collectives import pack, unpack
-from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
-from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side
+from torchrec_qcomm.wire import Side
 
-CPU = torch.device("cpu")
 WARM_UP = 4
 _SWEEP = torch.zeros(1 << 25)  # larger than the caches
-TORCHREC = {"torchrec fp32": CommType.FP32, "torchrec fp16": CommType.FP16, "torchrec int8": CommType.INT8}
-OURS = {
-    "none": Policy(),
-    "fp16": Policy("fp16", "fp16"),
-    "fp8": Policy("fp8_e4m3", "fp8_e5m2"),
-    "int8": Policy("int8", "int8"),
-    "int4": Policy("int4", "int4"),
-    "mixed": Policy(
-        "fp8_e4m3",
-        "fp8_e5m2",
-        (qc.Rule(tables="t?", forward="int8", backward="int8"), qc.Rule(tables="*[02468]", forward="int4", backward="int8")),
-    ),
-}
 
 
 def keep_memory() -> bool:
@@ -70,38 +52,6 @@ def keep_memory() -> bool:
     never_trim, never_mmap = (-1, 2**31 - 1), (-4, 0)  # M_TRIM_THRESHOLD, M_MMAP_MAX in malloc.h
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all(mallopt(option, value) for option, value in (never_trim, never_mmap))
-
-
-class Setting:
-    """Tables dealt out to ranks, or their rows, this rank's lookup, and the gradient of its samples' values."""
-
-    def __init__(self, tables: int, dim: int, batch: int, sharding: str) -> None:
-        self.group = dist.group.WORLD
-        self.world, self.rank = dist.get_world_size(), dist.get_rank()
-        self.dim, self.sizes = dim, [batch] * self.world
-        self.by_rows = sharding == "row_wise"
-        self.owned = [[f"t{i}" for i in range(tables) if self.by_rows or i % self.world == rank] for rank in range(self.world)]
-        self.tables = [Table(f"t{i}", rows=1000, dim=dim) for i in range(tables)]
-        generator = torch.Generator().manual_seed(self.rank)
-        width = dim * len(self.owned[self.rank])
-        self.lookup = torch.randn(batch * self.world, width, generator=generator).requires_grad_()
-        self.gradient = torch.randn(batch, dim * tables, generator=generator) * 1e-4
-        self.context = EmbeddingShardingContext(batch_size_per_rank=self.sizes)
-
-    def torchrec(self, precision: CommType) -> torch.nn.Module:
-        """TorchRec's own output dist."""
-        registry = get_qcomm_codecs_registry(QCommsConfig(precision, precision), device=CPU)
-        if self.by_rows:
-            return RwPooledEmbeddingDist(self.group, [self.dim] * len(self.tables), qcomm_codecs_registry=registry)
-        dims = [[self.dim] * len(names) for names in self.owned]
-        return TwPooledEmbeddingDist(self.group, [sum(d) for d in dims], dims, CPU, qcomm_codecs_registry=registry)
-
-    def ours(self, policy: Policy, meters: Meters) -> QCommPooledEmbeddingDist:
-        """The plugin's output dist."""
-        sites = SiteCodecs(policy.resolve(self.tables), self.world, codecs.get)
-        columns = [[Column(name, self.dim) for name in names] for names in self.owned]
-        layout = ReduceLayout if self.by_rows else PooledLayout
-        return QCommPooledEmbeddingDist(self.group, columns, torch.float32, sites, meters, layout=layout)
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -144,7 +94,10 @@ def parts(setting: Setting, output_dist: QCommPooledEmbeddingDist) -> dict[str, 
 
 def measure(setting: Setting, arms: list[str], rounds: int) -> dict[str, Any]:
     """Median seconds of every arm and of its parts; the slowest rank's in each round."""
-    dists = {a: setting.torchrec(TORCHREC[a]) if a in TORCHREC else setting.ours(OURS[a], Meters()) for a in arms}
+    dists = {
+        a: setting.torchrec(TORCHREC[a]) if a in TORCHREC else setting.ours(OURS[a].policy, Meters(), OURS[a].hierarchical)
+        for a in arms
+    }
     pieces = {a: parts(setting, d) for a, d in dists.items() if isinstance(d, QCommPooledEmbeddingDist)}
     names = [(a, "exchange") for a in arms] + [(a, p) for a in pieces for p in pieces[a]]
     times = []
@@ -186,7 +139,7 @@ def report(result: dict[str, Any]) -> dict[str, Any]:
 def exchange_only(setting: Setting, arm: str, steps: int) -> dict[str, Any]:
     """Run ``steps`` exchanges of one arm; the bytes that this package counted, by source and destination."""
     meters, meter = Meters(), TrafficMeter()
-    output_dist = setting.ours(OURS[arm], meters)
+    output_dist = setting.ours(OURS[arm].policy, meters, OURS[arm].hierarchical)
     exchange(setting, output_dist)
     meters.active.append(meter)
     for _ in range(steps):
@@ -197,21 +150,18 @@ def exchange_only(setting: Setting, arm: str, steps: int) -> dict[str, Any]:
 
 def run(args: argparse.Namespace, kept: bool) -> None:
     """Measure or count, print, and write the JSON."""
-    setting = Setting(args.tables, args.dim, args.batch, args.sharding)
+    setting = SETTINGS[args.sharding](args.tables, args.dim, args.batch)
     if args.exchange_only is not None:
         found = exchange_only(setting, args.arms[0], args.exchange_only)
         if setting.rank == 0:
             print(json.dumps(found), flush=True)
     else:
-        arms = [arm for arm in args.arms if not (setting.by_rows and arm == "torchrec int8")]
-        found = measure(setting, arms, args.rounds)
+        found = measure(setting, args.arms, args.rounds)
         if setting.rank == 0:
             print(
-                f"{args.tables} tables {args.sharding}, D = {args.dim}, batch {args.batch} a rank, {setting.world} ranks, "
-                f"{args.rounds} rounds"
+                f"{args.tables} tables {args.sharding}, D = {args.dim}, batch {args.batch} a rank, {setting.world} ranks on "
+                f"{setting.hosts} host{'s' * (setting.hosts > 1)}, {args.rounds} rounds"
             )
-            if len(arms) < len(args.arms):
-                print("left out: torchrec int8, which raises in TorchRec's own reduce-scatter")
             print(f"torch {torch.__version__}, torchrec {torchrec.__version__}, {platform.machine()}; medians, slowest rank")
             if not kept:
                 print("no glibc: freed memory may go back to the kernel, and its page faults are in the times")
@@ -227,12 +177,15 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tables", type=count, default=26)
     parser.add_argument("--dim", type=count, default=128)
     parser.add_argument("--batch", type=count, default=2048, help="samples a rank")
-    parser.add_argument("--sharding", default="table_wise", choices=["table_wise", "row_wise"])
+    parser.add_argument("--sharding", default="table_wise", choices=list(SETTINGS))
     parser.add_argument("--rounds", type=count, default=25)
-    parser.add_argument("--arms", nargs="+", default=[*TORCHREC, *OURS], choices=[*TORCHREC, *OURS])
+    parser.add_argument("--arms", nargs="+", choices=[*TORCHREC, *OURS], help="by default, those that tell most")
     parser.add_argument("--exchange-only", type=count, metavar="N", help="only run N exchanges of the one arm given, and count")
     parser.add_argument("--json", type=output_file, metavar="FILE")
     args = parser.parse_args(arguments)
+    args.arms = args.arms or DEFAULT[args.sharding]
+    if wrong := wrong_arm(args.sharding, args.arms):
+        parser.error(f"--arms {wrong}")
     if args.exchange_only is not None and (len(args.arms) != 1 or args.arms[0] not in OURS):
         parser.error(f"--exchange-only needs --arms with one arm of the plugin: {', '.join(OURS)}")
     if "RANK" not in os.environ:

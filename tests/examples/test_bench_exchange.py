@@ -16,6 +16,8 @@ from tests.examples.conftest import ROOT
         (["--exchange-only", "3", "--arms", "torchrec fp32"], "--exchange-only needs --arms with one arm"),
         (["--exchange-only", "0", "--arms", "int8"], "not a count: '0'"),
         (["--rounds", "0"], "not a count: '0'"),
+        (["--sharding", "row_wise", "--arms", "torchrec int8"], "torchrec int8: raises in TorchRec's own reduce-scatter"),
+        (["--sharding", "table_row_wise", "--arms", "int8, h"], "int8, h: only --sharding row_wise can sum inside hosts first"),
         (["--json", str(ROOT)], "--json: a folder"),
         (["--json", str(ROOT / "nothing" / "times.json")], "--json: cannot write there"),
     ],

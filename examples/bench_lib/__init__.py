@@ -1,0 +1,1 @@
+"""What the benchmark of the exchange times: one module a concern."""
