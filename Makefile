@@ -19,7 +19,7 @@ OTHERS := 1.7.0 1.9
 RUN2 := OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2
 NETLAB = $(BIN)/python examples/netlab.py --hosts 2 --rate 1gbit
 
-.PHONY: demo test lint format versions $(OTHERS:%=versions-%) convergence bench clean
+.PHONY: demo test lint format versions $(OTHERS:%=versions-%) convergence coverage bench clean
 
 demo: $(READY)           ## train a real DLRM on flights data, FP32 wire and quantized, side by side
 	$(RUN2) examples/dlrm.py --config configs/demo.yaml --compare
@@ -50,6 +50,9 @@ build/torchrec-%/.ready: | $(READY)
 
 convergence: $(READY)    ## does the quantized run converge like the FP32 one? Writes docs/convergence.md
 	$(RUN2) tests/convergence/run.py --write docs/convergence.md
+
+coverage: $(READY)       ## what is exchanged and how exactly, cell by cell, beside TorchRec's own? Writes docs/coverage.md
+	OMP_NUM_THREADS=1 $(BIN)/python tests/coverage/run.py --write docs/coverage.md
 
 bench: $(READY)          ## time the exchange without a rate limit, and (as root) on two emulated hosts with 1 Gbit links
 	$(RUN2) examples/bench_exchange.py

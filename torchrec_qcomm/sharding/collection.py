@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import nn
 from torchrec.distributed.types import ParameterSharding, ShardingEnv
 
@@ -68,6 +69,7 @@ class QCommCollection:
     def _quantized_sharding(self, sharding_class: type, *args: Any, **kwargs: Any) -> Any:
         return sharding_class(*args, sites=self._qcomm_sites, meters=self.qcomm_meters, **kwargs)
 
+    @torch.compiler.disable(recursive=False)
     def input_dist(self, ctx: Any, features: Any) -> Any:
         """TorchRec's own; the first call also checks that every rule found a table, once all modules are sharded."""
         if not self._qcomm_rules_checked:

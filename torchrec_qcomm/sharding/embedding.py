@@ -42,14 +42,17 @@ class QCommShardedEmbeddingCollection(QCommCollection, ShardedEmbeddingCollectio
             return super().create_embedding_sharding(sharding_type, sharding_infos, env, device, **kwargs)
         return self._quantized_sharding(sharding_class, sharding_infos, env, device, **kwargs)
 
+    @torch.compiler.disable(recursive=False)
     def output_dist(self, ctx: Any, output: Any) -> LazyAwaitable[dict[str, JaggedTensor]]:
         """TorchRec's own, but for a rank whose batch is empty."""
         return self._or_empty(ctx, super().output_dist(ctx, output))
 
+    @torch.compiler.disable(recursive=False)
     def compute_and_output_dist(self, ctx: Any, input: Any) -> LazyAwaitable[dict[str, JaggedTensor]]:
         """TorchRec's own, but for a rank whose batch is empty."""
         return self._or_empty(ctx, super().compute_and_output_dist(ctx, input))
 
+    @torch.compiler.disable(recursive=False)
     def _or_empty(self, ctx: Any, result: Any) -> LazyAwaitable[dict[str, JaggedTensor]]:
         batches = [context.features_before_input_dist for context in ctx.sharding_contexts]
         if any(features.stride() for features in batches):

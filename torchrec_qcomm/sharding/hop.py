@@ -20,12 +20,13 @@ _COLLECTIVE = "all_to_all"
 
 
 class ExchangeAwaitable(Awaitable[torch.Tensor]):
-    """TorchRec's handle on a started exchange."""
+    """TorchRec's handle on a started exchange. Neither waiting nor starting is for torch.compile, which would trace plans."""
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__()
         self._exchange = exchange
 
+    @torch.compiler.disable
     def _wait_impl(self) -> torch.Tensor:
         return self._exchange.wait()
 

@@ -49,6 +49,7 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         self._hop = Hop(group, columns, dtype, sites, meters, layout, takers)
         self._callbacks = list(callbacks)
 
+    @torch.compiler.disable
     def forward(
         self, local_embs: torch.Tensor, sharding_ctx: EmbeddingShardingContext | None = None
     ) -> PooledEmbeddingsAwaitable:
@@ -130,6 +131,7 @@ class QCommTwoHopEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         self._within, self._across, self._order = within, across, order
         self._taken = [rank % local_size == local_rank for rank in order]
 
+    @torch.compiler.disable
     def forward(
         self, local_embs: torch.Tensor, sharding_ctx: EmbeddingShardingContext | None = None
     ) -> PooledEmbeddingsAwaitable:

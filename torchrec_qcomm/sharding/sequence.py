@@ -47,6 +47,7 @@ class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torc
         self._hop = Hop(group, columns, dtype, sites, meters)
         self._features = [len(owned) for owned in columns]
 
+    @torch.compiler.disable
     def forward(
         self, local_embs: torch.Tensor, sharding_ctx: SequenceShardingContext | None = None
     ) -> SequenceEmbeddingsAwaitable:
@@ -118,5 +119,6 @@ class _InOrder(Awaitable[torch.Tensor]):
         super().__init__()
         self._started, self._dim, self._there, self._back = started, dim, there, back
 
+    @torch.compiler.disable
     def _wait_impl(self) -> torch.Tensor:
         return from_wire(self._started.wait().view(-1, self._dim), self._there, self._back)

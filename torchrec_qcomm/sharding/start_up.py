@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
+from torchrec.distributed.comm import get_topology_group_world_size
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.types import ParameterSharding, ShardingType
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
@@ -68,6 +69,7 @@ def common_record(sites: SiteCodecs, configs: Sequence[TableConfig], params: Pla
         "torchrec_qcomm version": __version__,
         "torchrec version": torchrec_version(),
         "devices_per_host": sites.devices_per_host,
+        "ranks of a host in TorchRec (LOCAL_WORLD_SIZE)": _host_group_size(params),
         "output_dtype": str((kwargs.get("fused_params") or {}).get("output_dtype")),
         "tables": {config.name: shape(config) for config in configs},
         "order of the tables": [config.name for config in configs],
@@ -75,6 +77,14 @@ def common_record(sites: SiteCodecs, configs: Sequence[TableConfig], params: Pla
         "policy": sites.policy.to_dict(),
         "plan": {config.name: placement(params[config.name]) for config in configs},
     }
+
+
+def _host_group_size(params: Plan) -> int | None:
+    """Ranks of the groups that TorchRec makes of each host, if a table needs them: ranks that make others hang in it."""
+    in_hosts = (ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value)
+    if not dist.is_initialized() or all(sharding.sharding_type not in in_hosts for sharding in params.values()):
+        return None
+    return int(get_topology_group_world_size(dist.get_world_size()))
 
 
 def check_plan(configs: Sequence[TableConfig], params: Plan, device: torch.device | None, quantized: Collection[str]) -> None:
