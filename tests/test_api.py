@@ -11,9 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, EmbeddingCollection, EmbeddingConfig
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection
+from torchrec.modules.mc_modules import DistanceLFU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule
 
 import torchrec_qcomm as qc
 
@@ -78,14 +82,58 @@ def test_import_is_light():
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
 
 
-def test_sharders_are_torchrecs_with_one_replaced(caplog):
+OURS = {
+    EmbeddingBagCollection,
+    FeatureProcessedEmbeddingBagCollection,
+    EmbeddingCollection,
+    ManagedCollisionEmbeddingBagCollection,
+    ManagedCollisionEmbeddingCollection,
+}
+
+
+def test_sharders_are_torchrecs_with_ours_in_their_places(caplog):
     caplog.set_level(logging.INFO, logger="torchrec_qcomm")
-    ours, native = qc.get_sharders(), get_default_sharders()
-    assert [s.module_type for s in ours] == [s.module_type for s in native]
-    replaced = [type(a).__name__ for a, b in zip(ours, native, strict=True) if type(a) is not type(b)]
-    assert replaced == ["QCommEmbeddingBagCollectionSharder"]
-    assert "exchanged by torchrec_qcomm: EmbeddingBagCollection;" in caplog.text
-    assert "EmbeddingCollection" in caplog.text.split("by TorchRec itself")[1]
+    got, native = qc.get_sharders(), get_default_sharders()
+    assert [s.module_type for s in got] == [s.module_type for s in native]
+    said, untouched = caplog.messages[-1].split("; by TorchRec itself, unquantized: ")
+    assert said.startswith("exchanged by torchrec_qcomm: EmbeddingBagCollection, FeatureProcessed")
+    for sharder, theirs in zip(got, native, strict=True):
+        inner = getattr(sharder, "_ebc_sharder", getattr(sharder, "_e_sharder", sharder))
+        quantizing = isinstance(inner, qc.QCommEmbeddingBagCollectionSharder | qc.QCommEmbeddingCollectionSharder)
+        assert quantizing == (sharder.module_type in OURS)
+        assert quantizing or type(sharder) is type(theirs)
+        assert sharder.module_type.__name__ in (said if quantizing else untouched).replace(",", " ").split()
+
+
+def test_what_a_newer_torchrec_adds_stays_its_own(monkeypatch):
+    class Newer(EmbeddingBagCollectionSharder):
+        """Of a module that this package has never heard of."""
+
+    defaults = [Newer(), *reversed(get_default_sharders())]
+    monkeypatch.setattr("torchrec_qcomm.sharding.sharders.get_default_sharders", lambda: defaults)
+    got = qc.get_sharders()
+    assert got[0] is defaults[0]
+    assert [s.module_type for s in got] == [s.module_type for s in defaults]
+
+
+def test_sharders_check_the_rules_over_the_tables_of_all(tmp_path):
+    """A rule may be for bags, sequences, or what holds them: none is unmatched because another sharder has the table."""
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "precision: {rules: [{tables: bag, forward: int8}, {tables: seq, forward: int4}]}\nhierarchical_row_wise: true"
+    )
+    by_type = {s.module_type: s for s in qc.get_sharders(path)}
+    bags, sequences = by_type[EmbeddingBagCollection], by_type[EmbeddingCollection]
+    assert by_type[FeatureProcessedEmbeddingBagCollection]._ebc_sharder is bags
+    assert by_type[ManagedCollisionEmbeddingBagCollection]._e_sharder is bags
+    assert by_type[ManagedCollisionEmbeddingCollection]._e_sharder is sequences
+    assert bags.policy == sequences.policy
+    assert bags.hierarchical_row_wise
+    bags.sharded_tables.add("bag")
+    with pytest.raises(qc.PolicyError, match="'seq'"):
+        bags.check_rules()
+    sequences.sharded_tables.add("seq")
+    bags.check_rules()
 
 
 def ours(sharders: list[object]) -> qc.QCommEmbeddingBagCollectionSharder:
@@ -191,25 +239,63 @@ def test_planner_refuses_rules_that_match_no_table(model):
         qc.get_planner(unmatched, model)
 
 
-def test_rules_for_tables_that_torchrec_exchanges_are_warned_of(model, caplog):
-    """Also of a collection inside a module that TorchRec's own sharder takes as a whole."""
-    ids = EmbeddingConfig(name="t_ids", num_embeddings=10, embedding_dim=8, feature_names=["ids"])
-    position = EmbeddingBagConfig(name="t_pos", num_embeddings=10, embedding_dim=8, feature_names=["pos"])
-    bags = EmbeddingBagCollection(tables=[position], is_weighted=True, device=torch.device("meta"))
-    both = nn.ModuleDict(
+@pytest.fixture
+def holding(model):
+    """Tables of every kind of module: `t_a` and `t_b` in bags, `t_ids` in sequences, and a name each for what holds them."""
+    meta = torch.device("meta")
+    ids, managed_ids = (
+        EmbeddingConfig(name=name, num_embeddings=10, embedding_dim=8, feature_names=[name]) for name in ("t_ids", "t_mcids")
+    )
+    pos, managed, fused = (
+        EmbeddingBagConfig(name=name, num_embeddings=10, embedding_dim=8, feature_names=[name])
+        for name in ("t_pos", "t_mc", "t_fused")
+    )
+    processors = PositionWeightedModuleCollection({"t_pos": 5})
+    weighted = EmbeddingBagCollection(tables=[pos], is_weighted=True, device=meta)
+
+    def collisions(config):
+        policy = DistanceLFU_EvictionPolicy()
+        remap = MCHManagedCollisionModule(10, torch.device("cpu"), policy, 2, input_hash_size=100)
+        return ManagedCollisionCollection({config.name: remap}, [config])
+
+    managed_bags = EmbeddingBagCollection(tables=[managed], device=meta)
+    managed_sequences = EmbeddingCollection(tables=[managed_ids], device=meta)
+    return nn.ModuleDict(
         {
             "bags": model,
-            "ids": EmbeddingCollection(tables=[ids], device=torch.device("meta")),
-            "processed": FeatureProcessedEmbeddingBagCollection(bags, PositionWeightedModuleCollection({"pos": 5})),
+            "ids": EmbeddingCollection(tables=[ids], device=meta),
+            "processed": FeatureProcessedEmbeddingBagCollection(weighted, processors),
+            "mc": ManagedCollisionEmbeddingBagCollection(managed_bags, collisions(managed)),
+            "mcids": ManagedCollisionEmbeddingCollection(managed_sequences, collisions(managed_ids)),
+            "fused": FusedEmbeddingBagCollection([fused], torch.optim.SGD, {"lr": 0.1}, device=meta),
         }
     )
+
+
+def test_rules_for_tables_that_torchrec_exchanges_are_warned_of(holding, caplog):
     with caplog.at_level(logging.WARNING, logger="torchrec_qcomm"):
-        qc.get_planner(config(precision={"default": {"forward": "int8", "backward": "none"}}, topology=topology()), both)
-        assert caplog.text.count("unquantized: t_ids, t_pos") == 1
+        qc.get_planner(config(precision={"default": {"forward": "int8", "backward": "none"}}, topology=topology()), holding)
+        (said,) = (message for message in caplog.messages if "exchanges itself" in message)
+        assert said.endswith("unquantized: t_fused")
         caplog.clear()
-        quiet = {"rules": [{"tables": "t_[ab]", "forward": "int8"}], "default": {"forward": "none", "backward": "none"}}
-        qc.get_planner(config(precision=quiet, topology=topology()), both)
+        others = [{"tables": name, "forward": "int8"} for name in ("t_[ab]", "t_ids", "t_pos", "t_mc*")]
+        qc.get_planner(config(precision={"rules": others}, topology=topology()), holding)
         assert not caplog.records
+
+
+def test_sharding_types_are_those_of_the_sharder_of_the_table(holding):
+    """TorchRec lets position-weighted bags be row-wise on CPU, but not plain ones, and managed ones be nothing."""
+
+    def asked(table):
+        sharding = [{"tables": table, "sharding_types": ["row_wise"]}]
+        return qc.get_planner(config(sharding=sharding, topology=topology()), holding)
+
+    asked("t_pos")
+    with pytest.raises(qc.ConfigError, match=r"table 't_a' .* on cpu; got \['row_wise'\]; allowed: column_wise"):
+        asked("t_a")
+    with pytest.raises(qc.ConfigError, match=r"table 't_mc' .* on cpu; got \['row_wise'\]; allowed: nothing"):
+        asked("t_mc")
+    asked("t_fused")  # TorchRec's own business
 
 
 def test_sharding_types_that_cannot_be_had_are_said_with_their_place(model):

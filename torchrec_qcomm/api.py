@@ -5,23 +5,21 @@ from __future__ import annotations
 import logging
 import os
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.comm import get_local_size
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
-from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder
 from torchrec.distributed.utils import get_device_type
 
 from torchrec_qcomm.config import DEVICES, QCommConfig, TopologyConfig, load_config
 from torchrec_qcomm.errors import ConfigError, PolicyError, describe
 from torchrec_qcomm.planner import Constraint, ModelTable, build_constraints, build_topology, model_tables
-from torchrec_qcomm.policy import Policy, Table
-from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder
+from torchrec_qcomm.policy import Policy
+from torchrec_qcomm.sharding import default_sharders
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +36,8 @@ def get_sharders(
         agreement_timeout: how long ranks wait for each other when a collection is sharded.
 
     Returns:
-        TorchRec's sharders in TorchRec's order; the one of ``EmbeddingBagCollection`` is ours. Logs at INFO which is whose.
+        TorchRec's sharders in TorchRec's order, with our counterpart in the place of each that has one. Those share the policy,
+        so its rules are checked over the tables of all. Logs at INFO which is whose.
 
     Raises:
         ConfigError: the config is wrong, or is for other machines than those of the running process group.
@@ -54,24 +53,15 @@ def get_sharders(
                 config.topology, config.source, _running_world(), _running_local(), _running_device(config.topology)
             )
             devices_per_host = config.topology.devices_per_host
-    sharders = [
-        cast(
-            "ModuleSharder[nn.Module]",
-            QCommEmbeddingBagCollectionSharder(
-                policy,
-                devices_per_host=devices_per_host,
-                hierarchical_row_wise=hierarchical,
-                agreement_timeout=agreement_timeout,
-            ),
-        )
-        if type(sharder) is EmbeddingBagCollectionSharder
-        else sharder
-        for sharder in get_default_sharders()
-    ]
-    ours = [s.module_type.__name__ for s in sharders if isinstance(s, QCommEmbeddingBagCollectionSharder)]
-    native = [s.module_type.__name__ for s in sharders if not isinstance(s, QCommEmbeddingBagCollectionSharder)]
-    logger.info("exchanged by torchrec_qcomm: %s; by TorchRec itself, unquantized: %s", ", ".join(ours), ", ".join(native))
-    return sharders
+    sharders = default_sharders(
+        policy,
+        hierarchical_row_wise=hierarchical,
+        devices_per_host=devices_per_host,
+        agreement_timeout=agreement_timeout,
+    )
+    ours, native = (", ".join(s.module_type.__name__ for s, is_ours in sharders if is_ours is kind) for kind in (True, False))
+    logger.info("exchanged by torchrec_qcomm: %s; by TorchRec itself, unquantized: %s", ours, native)
+    return [sharder for sharder, _ in sharders]
 
 
 def get_planner(
@@ -90,16 +80,19 @@ def get_planner(
         PolicyError: a glob of a rule or of ``sharding`` matches no table of the model.
     """
     config = _config(config)
-    names = {entry.table.name for entry in _tables(model)}
-    config.policy.check_matched(names, where=f"{config.source}: precision.")
-    native = _native_tables(model)
+    config.policy.check_matched({entry.table.name for entry in _tables(model)}, where=f"{config.source}: precision.")
+    taken = _taken(model)
+    native = [entry.table for entry, _, is_ours in taken if not is_ours]
     resolved = config.policy.resolve(native)
     if idle := [table.name for table in native if resolved.quantizes(table.name)]:
         logger.warning("the policy quantizes tables that TorchRec exchanges itself, unquantized: %s", ", ".join(idle))
     if config.batch_size is None:
         logger.info("%s gives no batch_size: the planner takes TorchRec's default", config.source)
     topology, constraints = get_topology(config, device=device), get_constraints(config, model)
-    _check_offered(config, constraints, names - {table.name for table in native}, topology.compute_device)
+    offered = {
+        entry.table.name: sharder.sharding_types(topology.compute_device) for entry, sharder, is_ours in taken if is_ours
+    }
+    _check_offered(config, constraints, offered, topology.compute_device)
     return EmbeddingShardingPlanner(topology=topology, batch_size=config.batch_size, constraints=constraints, **planner_args)
 
 
@@ -195,28 +188,33 @@ def _tables(model: nn.Module) -> tuple[ModelTable, ...]:
     return tables
 
 
-def _check_offered(config: QCommConfig, constraints: dict[str, ParameterConstraints], tables: set[str], device: str) -> None:
+def _taken(model: nn.Module) -> list[tuple[ModelTable, ModuleSharder[nn.Module], bool]]:
+    """The tables that sharders of `get_sharders` take, each with that sharder and whether it is ours."""
+    kinds = {sharder.module_type: (sharder, is_ours) for sharder, is_ours in default_sharders()}
+    whole: dict[str, tuple[ModuleSharder[nn.Module], bool]] = {}  # by path; what is inside of one is sharded with it
+    for path, module in model.named_modules():
+        if type(module) in kinds and not any(_inside(path, outer) for outer in whole):
+            whole[path] = kinds[type(module)]
+    return [(entry, *whole[outer]) for entry in model_tables(model) for outer in whole if _inside(entry.module, outer)]
+
+
+def _inside(path: str, outer: str) -> bool:
+    return path == outer or outer == "" or path.startswith(f"{outer}.")
+
+
+def _check_offered(
+    config: QCommConfig, constraints: dict[str, ParameterConstraints], offered: dict[str, list[str]], device: str
+) -> None:
     """TorchRec's planner ends in an error without a place if nothing is left to choose from."""
-    offered = QCommEmbeddingBagCollectionSharder().sharding_types(device)
     problems = []
-    for name in sorted(tables & constraints.keys()):
+    for name in sorted(offered.keys() & constraints.keys()):
         wanted = constraints[name].sharding_types
-        if wanted and not set(wanted) & set(offered):
+        if wanted and not set(wanted) & set(offered[name]):
             wrong = f"none of the sharding types of table {name!r} can be had on {device}"
-            problems.append(describe(f"{config.source}: sharding", wrong, got=list(wanted), allowed=offered))
+            allowed = offered[name] or "nothing"
+            problems.append(describe(f"{config.source}: sharding", wrong, got=list(wanted), allowed=allowed))
     if problems:
         raise ConfigError("\n".join(problems))
-
-
-def _native_tables(model: nn.Module) -> list[Table]:
-    """The tables in collections of the kinds that TorchRec's own sharders take."""
-    kinds = [s.module_type for s in get_default_sharders() if type(s) is not EmbeddingBagCollectionSharder]
-    paths = [path for path, module in model.named_modules() if type(module) in kinds]
-    return [
-        entry.table
-        for entry in model_tables(model)
-        if any(entry.module == path or entry.module.startswith(f"{path}.") for path in paths)
-    ]
 
 
 def _check_tables(config: QCommConfig, tables: tuple[ModelTable, ...]) -> None:

@@ -50,7 +50,6 @@ t_ids        4,001   65         260  self        none         3    260  1.00x  f
                                      inter_host  fp8_e4m3     -     66  3.94x  fp8_e5m2     -     66  3.94x
 
 note: rule 4 decides nothing: it matches no table, or earlier rules have decided all that it says
-note: t_ids is in an EmbeddingCollection, which TorchRec still exchanges by itself, unquantized
 """
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import _remote_device
 from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
+from torchrec.distributed.model_parallel import DMPCollection
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
 
 from tests.ranks import RankPool
+from tests.sharding import entries
+from tests.sharding.models import TABLES, placed
+from tests.sharding.test_entry_points import BY_LINK, TWO_HOSTS, bytes_by_link
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Rule, Table
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters
-from torchrec_qcomm.wire import Column
+from torchrec_qcomm.sharding.traffic import Meters, measure_traffic
+from torchrec_qcomm.wire import Column, Traffic
 
 pytestmark = [
     pytest.mark.gpu,
@@ -65,5 +74,63 @@ def over_nccl(rank: int, world: int) -> dict[str, bool]:
     return same
 
 
+def in_two_dimensions(
+    rank: int, world: int, policy: Policy, kind: str = "cuda", parallel: Any = DMPCollection
+) -> dict[str, Any]:
+    """Two groups of every other rank, two steps and a synchronisation: ours and TorchRec's own."""
+    device = torch.device(kind)
+    if kind == "cuda":
+        device = torch.device(kind, rank)
+        torch.cuda.set_device(device)
+    entries.fresh_groups()
+    runs, sent = [], Traffic()
+    for each in (policy, None):
+        plan = placed(TABLES, "table_wise", world // 2)
+        for sharding in plan.values():
+            for piece in sharding.sharding_spec.shards:
+                piece.placement = _remote_device(f"rank:{piece.placement.rank()}/cuda:{piece.placement.rank()}")
+        torch.manual_seed(0)
+        model = DMPCollection(
+            entries.Model(device=device),
+            device,
+            ShardingPlan({"bags": EmbeddingModuleShardingPlan(plan)}),
+            world_size=world,
+            sharding_group_size=world // 2,
+            global_pg=dist.group.WORLD,
+            sharders=entries.sharders_of(each),
+        )
+        entries.load_pieces(model.module.bags, entries.whole_weights())
+        with measure_traffic(model) if each is not None else nullcontext() as meter:
+            results = entries.trained(model, rank)
+        sent = sent if meter is None else meter.gather()
+        model.sync()
+        runs.append((results, entries.shards_of(model)))
+    (ours, shards), (native, native_shards) = runs
+    return {
+        "trained": entries.same(ours, native),
+        "synchronised": entries.same(shards, native_shards),
+        "moved": any(not torch.equal(shard, ours[str(key)]) for key, shard in shards.items()),
+        "bytes": {way: sent.matrix(world, include_self=True, direction=way) for way in ("forward", "backward")},
+    }
+
+
 def test_results_are_those_of_the_codecs(ranks: RankPool) -> None:
     assert ranks.run(2, over_nccl, backend="nccl") == [{"values": True, "gradients": True}] * 2
+
+
+four = pytest.mark.skipif(torch.cuda.device_count() < 4, reason="needs four CUDA devices")
+
+
+@four
+def test_two_dimensional_parallelism_equals_torchrecs(ranks: RankPool) -> None:
+    for answer in ranks.run(4, in_two_dimensions, Policy(), backend="nccl", env=TWO_HOSTS):
+        assert answer["trained"]
+        assert answer["synchronised"]
+        assert answer["moved"]
+
+
+@four
+def test_links_of_two_dimensional_parallelism_are_those_of_global_ranks(ranks: RankPool) -> None:
+    for answer in ranks.run(4, in_two_dimensions, BY_LINK, backend="nccl", env=TWO_HOSTS):
+        assert not answer["trained"]
+        assert answer["bytes"] == bytes_by_link("table_wise")

@@ -105,6 +105,3 @@ def _notes(config: QCommConfig, resolved: ResolvedPolicy) -> Iterator[str]:
     for index in range(len(config.policy.rules)):
         if index not in deciding:
             yield f"note: rule {index} decides nothing: it matches no table, or earlier rules have decided all that it says"
-    for table in config.tables:
-        if table.collection == "ec" and resolved.quantizes(table.name):
-            yield f"note: {table.name} is in an EmbeddingCollection, which TorchRec still exchanges by itself, unquantized"

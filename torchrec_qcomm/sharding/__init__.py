@@ -2,6 +2,7 @@
 
 from torchrec_qcomm.sharding.embedding import QCommEmbeddingCollectionSharder, QCommShardedEmbeddingCollection
 from torchrec_qcomm.sharding.embedding_bag import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection
+from torchrec_qcomm.sharding.sharders import default_sharders
 from torchrec_qcomm.sharding.traffic import TrafficMeter, measure_traffic
 
 __all__ = [
@@ -10,5 +11,6 @@ __all__ = [
     "QCommShardedEmbeddingBagCollection",
     "QCommShardedEmbeddingCollection",
     "TrafficMeter",
+    "default_sharders",
     "measure_traffic",
 ]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_process_group_store
 
-from torchrec_qcomm.errors import DisagreementError
+from torchrec_qcomm.errors import DisagreementError, QCommError
 
 _FAILED = "failed"
 
@@ -98,6 +98,24 @@ class Agreement:
             f"module {self._module!r}: ranks disagree on {field}: global rank {self._ranks[self._me]} has {ours}, "
             f"global rank {self._ranks[rank]} has {theirs}. All ranks must run the same code with the same policy and plan."
         )
+
+
+def agree(group: dist.ProcessGroup | None, module: str, timeout: timedelta, record: Callable[[], Mapping[str, Any]]) -> None:
+    """Return when all ranks of ``group`` made an equal ``record``; if making it fails here, the others are told why.
+
+    Raises:
+        QCommError: what ``record`` raised.
+        DisagreementError: as `Agreement.require`.
+    """
+    agreement = None if group is None else Agreement(group, module)
+    try:
+        mine = record()
+    except QCommError as error:
+        if agreement:
+            agreement.fail(error)
+        raise
+    if agreement:
+        agreement.require(mine, timeout)
 
 
 def _differences(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, str, str]]:

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torchrec.distributed.types import ParameterSharding, ShardingEnv
 
-from torchrec_qcomm.errors import QCommError
-from torchrec_qcomm.sharding.agreement import Agreement
-from torchrec_qcomm.sharding.start_up import TableConfig, check_plan, common_record, site_codecs
+from torchrec_qcomm.sharding.agreement import agree
+from torchrec_qcomm.sharding.start_up import TableConfig, check_plan, common_record, exchange_group, site_codecs
 from torchrec_qcomm.sharding.traffic import Meters
 
 if TYPE_CHECKING:
@@ -40,20 +39,15 @@ class QCommCollection:
     ) -> None:
         # TorchRec's constructor asks for the shardings, so what they need must stand before it runs. And it may run collectives
         # that ranks with other plans do not join, so the ranks agree before.
-        configs = self._table_configs(module)
-        plan, device = table_name_to_parameter_sharding, kwargs.get("device")
-        agreement = None if env.process_group is None else Agreement(env.process_group, module_fqn or "")
-        try:
-            check_plan(configs, plan, device, self.quantized)
-            sites = site_codecs(configs, plan, qcomm.policy, qcomm.devices_per_host, qcomm.codec_factory)
-            record = common_record(sites, configs, plan, kwargs) | self._own_record(qcomm, env)
-        except QCommError as error:
-            if agreement:
-                agreement.fail(error)
-            raise
-        if agreement:
-            agreement.require(record, qcomm.agreement_timeout)
-        self._qcomm, self._qcomm_sites, self._qcomm_rules_checked = qcomm, sites, False
+        configs, plan = self._table_configs(module), table_name_to_parameter_sharding
+
+        def record() -> dict[str, Any]:
+            check_plan(configs, plan, kwargs.get("device"), self.quantized)
+            self._qcomm_sites = site_codecs(configs, plan, qcomm.policy, qcomm.devices_per_host, qcomm.codec_factory)
+            return common_record(self._qcomm_sites, configs, plan, kwargs) | self._own_record(qcomm, env)
+
+        agree(exchange_group(env), module_fqn or "", qcomm.agreement_timeout, record)
+        self._qcomm, self._qcomm_rules_checked = qcomm, False
         self.qcomm_meters = Meters()
         super().__init__(module, plan, env, module_fqn=module_fqn, **kwargs)  # type: ignore[call-arg]
 
@@ -72,7 +66,15 @@ class QCommCollection:
     @torch.compiler.disable(recursive=False)
     def input_dist(self, ctx: Any, features: Any) -> Any:
         """TorchRec's own; the first call also checks that every rule found a table, once all modules are sharded."""
+        self._check_rules()
+        return super().input_dist(ctx, features)  # type: ignore[misc]
+
+    def compute(self, ctx: Any, dist_input: Any) -> Any:
+        """TorchRec's own; called by managed collisions, whose ids go around `input_dist`."""
+        self._check_rules()
+        return super().compute(ctx, dist_input)  # type: ignore[misc]
+
+    def _check_rules(self) -> None:
         if not self._qcomm_rules_checked:
             self._qcomm.check_rules()
             self._qcomm_rules_checked = True
-        return super().input_dist(ctx, features)  # type: ignore[misc]

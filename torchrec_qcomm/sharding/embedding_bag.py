@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.embeddingbag import (
     EmbeddingBagCollectionSharder,
@@ -17,6 +18,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from torchrec_qcomm.errors import ShardingError, describe
 from torchrec_qcomm.policy import Policy
+from torchrec_qcomm.sharding.agreement import agree
 from torchrec_qcomm.sharding.collection import QCommCollection
 from torchrec_qcomm.sharding.hosts import summing_ranks
 from torchrec_qcomm.sharding.sharder import QCommSharder
@@ -25,7 +27,7 @@ from torchrec_qcomm.sharding.shardings import (
     QCommHierarchicalRwPooledEmbeddingSharding,
     QCommRwPooledEmbeddingSharding,
 )
-from torchrec_qcomm.sharding.start_up import TableConfig, check_shards
+from torchrec_qcomm.sharding.start_up import TableConfig, check_moves, check_shards, exchange_group, moves_record
 
 
 class QCommShardedEmbeddingBagCollection(QCommCollection, ShardedEmbeddingBagCollection):
@@ -44,9 +46,10 @@ class QCommShardedEmbeddingBagCollection(QCommCollection, ShardedEmbeddingBagCol
         sharding_class: type | None = self.quantized.get(sharding_infos[0].param_sharding.sharding_type)
         if sharding_class is None:
             return super().create_embedding_bag_sharding(sharding_infos, env, device, **kwargs)
-        if device is not None and device.type == "meta":
+        on_meta = device is not None and device.type == "meta"  # where TorchRec has no groups of hosts
+        if on_meta:
             replace_placement_with_meta_device(sharding_infos)
-        if sharding_class is QCommRwPooledEmbeddingSharding and self._qcomm_summing_ranks > 1:
+        if sharding_class is QCommRwPooledEmbeddingSharding and self._qcomm_summing_ranks > 1 and not on_meta:
             sharding_class, kwargs["summing_ranks"] = QCommHierarchicalRwPooledEmbeddingSharding, self._qcomm_summing_ranks
         if not issubclass(sharding_class, CwPooledEmbeddingSharding):
             kwargs.pop("permute_embeddings", None)  # only columns get out of order; the others do not know the argument
@@ -58,8 +61,20 @@ class QCommShardedEmbeddingBagCollection(QCommCollection, ShardedEmbeddingBagCol
         return {"hierarchical_row_wise": hierarchical, "ranks of a host that sum first": self._qcomm_summing_ranks}
 
     def update_shards(self, changed_sharding_params: Any, env: ShardingEnv, device: torch.device | None) -> None:
-        """TorchRec's own dynamic resharding; what cannot be exchanged is refused before anything moves."""
-        check_shards(self._embedding_bag_configs, changed_sharding_params, device, self.quantized)
+        """TorchRec's own dynamic resharding, once all ranks have the same changes, and such as can be made.
+
+        Raises:
+            ShardingError: TorchRec cannot move the table so, or its exchange cannot be quantized then.
+            DisagreementError: ranks have other changes.
+        """
+        group = exchange_group(self._env)
+
+        def record() -> dict[str, Any]:
+            check_shards(self._embedding_bag_configs, changed_sharding_params, device, self.quantized)
+            check_moves(self.module_sharding_plan, changed_sharding_params)
+            return moves_record(changed_sharding_params, None if group is None else dist.get_backend(group))
+
+        agree(group, f"{self._module_fqn or ''} (resharding)", self._qcomm.agreement_timeout, record)
         super().update_shards(changed_sharding_params, env, device)
 
 

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 import torch.distributed as dist
-from torchrec.distributed.types import ShardingEnv, ShardingEnv2D
+from torchrec.distributed.types import ShardingEnv
 
 from torchrec_qcomm.errors import ShardingError, describe
+from torchrec_qcomm.sharding.start_up import exchange_group
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def summing_ranks(devices_per_host: int | None, env: ShardingEnv) -> int:
         wrong = "it is not known how many ranks a host has"
         allowed = "LOCAL_WORLD_SIZE in the environment, or topology.devices_per_host in the configuration"
         raise ShardingError(describe(_HIERARCHICAL, wrong, got=None, allowed=allowed))
-    group = env.sharding_pg if isinstance(env, ShardingEnv2D) else env.process_group
+    group = exchange_group(env)
     if group is None:
         return 1
     world, ranks = dist.get_world_size(), dist.get_process_group_ranks(group)

@@ -74,6 +74,14 @@ class _Quantized:
 class _QuantizedInTwoHops(_Quantized):
     """For shardings that deal the rows of a table out to the ranks of one host."""
 
+    def create_output_dist(
+        self, device: torch.device | None = None
+    ) -> BaseEmbeddingDist[EmbeddingShardingContext, torch.Tensor, torch.Tensor]:
+        """TorchRec's own on the meta device, where it has no groups of hosts, so that nothing can be exchanged."""
+        if self._intra_pg is None:  # type: ignore[attr-defined]
+            return super(_Quantized, self).create_output_dist(device)  # type: ignore[misc]
+        return super().create_output_dist(device)
+
     def _replace(self, callbacks: Sequence[Any]) -> nn.Module:
         hosts, local_size = self._cross_pg.size(), self._intra_pg.size()  # type: ignore[attr-defined]
         by_host = self._columns()[::local_size]  # the ranks of a host have the same columns

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torchrec.distributed.comm import get_topology_group_world_size
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.types import ParameterSharding, ShardingType
+from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingEnv2D, ShardingType
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
 
 from torchrec_qcomm.errors import ShardingError, describe
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 Plan = dict[str, ParameterSharding]
 TableConfig: TypeAlias = EmbeddingBagConfig | EmbeddingConfig
+
+_MOVABLE_TYPES = (ShardingType.TABLE_WISE.value, ShardingType.COLUMN_WISE.value)
 
 
 def site_codecs(
@@ -52,16 +54,6 @@ def site_codecs(
 def common_record(sites: SiteCodecs, configs: Sequence[TableConfig], params: Plan, kwargs: dict[str, Any]) -> dict[str, Any]:
     """All that must be equal on all ranks for their byte plans to fit."""
 
-    def placement(sharding: ParameterSharding) -> dict[str, Any]:
-        shards = getattr(sharding.sharding_spec, "shards", None) or ()
-        return {
-            "sharding_type": sharding.sharding_type,
-            "ranks": list(sharding.ranks or ()),
-            "columns": [shard.shard_sizes[1] for shard in shards],
-            "compute_kernel": EmbeddingComputeKernel(sharding.compute_kernel).value,
-            "output_dtype": str(sharding.output_dtype),
-        }
-
     def shape(config: TableConfig) -> dict[str, Any]:
         return {"rows": config.num_embeddings, "dim": config.embedding_dim, "features": list(config.feature_names)}
 
@@ -75,7 +67,7 @@ def common_record(sites: SiteCodecs, configs: Sequence[TableConfig], params: Pla
         "order of the tables": [config.name for config in configs],
         "order of the sharding types": kwargs.get("sharded_module_order_overwrite"),
         "policy": sites.policy.to_dict(),
-        "plan": {config.name: placement(params[config.name]) for config in configs},
+        "plan": {config.name: _placement(params[config.name]) for config in configs},
     }
 
 
@@ -85,6 +77,32 @@ def _host_group_size(params: Plan) -> int | None:
     if not dist.is_initialized() or all(sharding.sharding_type not in in_hosts for sharding in params.values()):
         return None
     return int(get_topology_group_world_size(dist.get_world_size()))
+
+
+def moves_record(changed: Plan, backend: str | None) -> dict[str, Any]:
+    """All that must be equal on all ranks for TorchRec to move shards from one to another."""
+    changes = {table: _placement(sharding) for table, sharding in changed.items()}
+    record: dict[str, Any] = {"changes": changes, "order of the changes": list(changes)}
+    if backend == "gloo":
+        # TorchRec tags the messages with hashes of texts. gloo waits for the right tag for ever, others take no notice of it.
+        record["PYTHONHASHSEED, seen in the hash of a text"] = hash("a text")
+    return record
+
+
+def _placement(sharding: ParameterSharding) -> dict[str, Any]:
+    shards = getattr(sharding.sharding_spec, "shards", None) or ()
+    return {
+        "sharding_type": sharding.sharding_type,
+        "ranks": list(sharding.ranks or ()),
+        "columns": [shard.shard_sizes[1] for shard in shards],
+        "compute_kernel": EmbeddingComputeKernel(sharding.compute_kernel).value,
+        "output_dtype": str(sharding.output_dtype),
+    }
+
+
+def exchange_group(env: ShardingEnv) -> dist.ProcessGroup | None:
+    """The ranks that exchange with each other: with 2D parallelism those of a sharding group, whose plans differ."""
+    return env.sharding_pg if isinstance(env, ShardingEnv2D) else env.process_group
 
 
 def check_plan(configs: Sequence[TableConfig], params: Plan, device: torch.device | None, quantized: Collection[str]) -> None:
@@ -111,6 +129,35 @@ def check_shards(configs: Sequence[TableConfig], params: Plan, device: torch.dev
     _refuse_unsupported(params, [config.name for config in planned], quantized)
     _refuse_grid_means(planned, params)
     _refuse_empty_shards(params, [config.name for config in planned], device)
+
+
+def check_moves(current: Plan, changed: Plan) -> None:
+    """Refuse changes that TorchRec's dynamic resharding makes by half before it fails or hangs.
+
+    Raises:
+        ShardingError: names the table.
+    """
+    for table, sharding in changed.items():
+        if table not in current:
+            raise ShardingError(describe("changes of the plan", "not a table of the module", got=table, allowed=current))
+        where = f"table {table!r}, {current[table].sharding_type}"
+        movable = [kind for kind in _MOVABLE_TYPES if kind == current[table].sharding_type]
+        if sharding.sharding_type not in movable:
+            wrong = "TorchRec cannot change its shards like this"
+            allowed = movable or f"no change, since only tables that are {' or '.join(_MOVABLE_TYPES)} can move"
+            raise ShardingError(describe(where, wrong, got=sharding.sharding_type, allowed=allowed))
+        for ranks in (current[table].ranks or (), sharding.ranks or ()):
+            if len(set(ranks)) < len(ranks):
+                wrong = "TorchRec cannot move it from or to a rank with several shards of it"
+                raise ShardingError(describe(where, wrong, got=list(ranks), allowed="one shard for a rank"))
+    for table, sharding in (current | changed).items():
+        widths = [shard.shard_sizes[1] for shard in getattr(sharding.sharding_spec, "shards", None) or ()]
+        if len(set(widths)) > 1:
+            # Moved or not: all tables are loaded again in the end.
+            wrong = "TorchRec cannot load column shards of unequal widths, and so no table of the module can move"
+            raise ShardingError(
+                describe(f"table {table!r}, {sharding.sharding_type}", wrong, got=widths, allowed="equal widths")
+            )
 
 
 def _refuse_unsupported(params: Plan, tables: list[str], quantized: Collection[str]) -> None:
