@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing as mp
 import os
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -32,6 +33,9 @@ def _serve(connection: Connection, stacks: str) -> None:
             before = dict(os.environ)
             os.environ.update(env, RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
             file.truncate(0)
+            if torchrec := sys.modules.get("torchrec.distributed.collective_utils"):
+                # It asks all ranks for a setting, once a process: those that were asked in another task would not join in.
+                torchrec._INITIALIZED = False
             # Where a rank hangs is written down before the parent gives up on it.
             faulthandler.dump_traceback_later(max(seconds - 5, 1), file=file)
             try:

@@ -103,13 +103,8 @@ DOES_NOT_EXIST = {
 }
 """Cells that TorchRec's module itself does not have."""
 
-MAY_BE_REFUSED = {
-    ("grid_shard", "mean"),
-    # Until the two-hop shardings take it.
-    ("table_row_wise", "VBE"),
-    ("grid_shard", "VBE"),
-}
-"""Where a `ShardingError` is a reason, and no fault."""
+MAY_BE_REFUSED = {("grid_shard", "mean")}
+"""Where a `ShardingError` is a reason, and no fault: TorchRec's result is wrong."""
 
 
 @dataclass(frozen=True, order=True)

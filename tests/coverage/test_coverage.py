@@ -28,8 +28,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
     [
         ("ebc", "column_wise", "int8", ["odd", "VBE", "mean"]),
         ("ebc", "row_wise", "per-link", ["mean", "VBE", "weighted"]),
-        ("ebc", "table_row_wise", "mixed", ["odd", "empty rank", "mean"]),
-        ("ebc", "grid_shard", "per-link", ["uneven", "mean", "multi-feature"]),
+        ("ebc", "table_row_wise", "mixed", ["odd", "empty rank", "VBE", "mean"]),
+        ("ebc", "grid_shard", "per-link", ["uneven", "VBE", "mean", "multi-feature"]),
         ("ec", "column_wise", "fp8", ["odd", "empty rank", "VBE", "mean"]),
         ("ec", "row_wise", "per-link", ["multi-feature", "VBE"]),
     ],
