@@ -133,7 +133,7 @@ def test_groups_agree_apart_and_speak_of_global_ranks(ranks: RankPool) -> None:
 
 
 def one_fails(rank: int, world: int) -> list[str]:
-    """Rank 1 cannot build its codecs; then all try again."""
+    """Rank 1 cannot build its codecs; then all try again; then rank 1 has a plan that makes no sense to TorchRec."""
     policy = Policy(rules=(Rule(link="inter_host", forward="int4"),))
     plan = placed(TABLES, "table_wise", world)
     local = os.environ["LOCAL_WORLD_SIZE"]
@@ -141,7 +141,13 @@ def one_fails(rank: int, world: int) -> list[str]:
         del os.environ["LOCAL_WORLD_SIZE"]
     said = [raised(lambda: shard(sharder(policy), collection(), plan))]
     os.environ["LOCAL_WORLD_SIZE"] = local
-    return [*said, raised(lambda: shard(sharder(policy), collection(), plan))]
+    said.append(raised(lambda: shard(sharder(policy), collection(), plan)))
+    if rank == 1:
+        plan["t0"].compute_kernel = "of another version"
+    try:
+        return [*said, raised(lambda: shard(sharder(policy), collection(), plan))]
+    except ValueError as error:
+        return [*said, f"ValueError: {error}"]
 
 
 def test_the_failure_of_one_rank_is_told_to_all_at_once(ranks: RankPool) -> None:
@@ -150,6 +156,9 @@ def test_the_failure_of_one_rank_is_told_to_all_at_once(ranks: RankPool) -> None
     for answer in (first, third):
         assert answer[0].startswith("DisagreementError: module 'ebc': global rank 1 failed before the exchange: table 't0'")
     assert [answer[1] for answer in (first, second, third)] == ["nothing raised"] * 3
+    assert second[2].startswith("ValueError: 'of another version'")
+    for answer in (first, third):
+        assert "global rank 1 failed before the exchange: 'of another version'" in answer[2]
 
 
 def test_a_store_that_has_gone_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:

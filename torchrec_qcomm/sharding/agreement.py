@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_process_group_store
 
-from torchrec_qcomm.errors import DisagreementError, QCommError
+from torchrec_qcomm.errors import DisagreementError
 
 _FAILED = "failed"
 
@@ -43,7 +43,7 @@ class Agreement:
     def fail(self, error: Exception) -> None:
         """Tell the other ranks that this one will not exchange, and why."""
         if not self._alone:
-            self._publish({_FAILED: str(error)})
+            self._publish({_FAILED: str(error) or type(error).__name__})
 
     def require(self, record: Mapping[str, Any], timeout: timedelta) -> None:
         """Return when all ranks published an equal record.
@@ -104,13 +104,13 @@ def agree(group: dist.ProcessGroup | None, module: str, timeout: timedelta, reco
     """Return when all ranks of ``group`` made an equal ``record``; if making it fails here, the others are told why.
 
     Raises:
-        QCommError: what ``record`` raised.
+        Exception: what ``record`` raised, whatever it is.
         DisagreementError: as `Agreement.require`.
     """
     agreement = None if group is None else Agreement(group, module)
     try:
         mine = record()
-    except QCommError as error:
+    except Exception as error:  # also one of a kind that is not ours: the others would wait until their time is over
         if agreement:
             agreement.fail(error)
         raise

@@ -25,7 +25,8 @@ Counts = Sequence[Sequence[int]]
 class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torch.Tensor, torch.Tensor]):
     """Moves the vectors of ids to the samples' ranks, and their gradients back, each table in its own codecs.
 
-    Both ends need the number of ids of every feature and rank as numbers of the host: on a GPU, one transfer in every forward.
+    Both ends need the number of ids of every feature and rank as numbers of the host: on a GPU, a transfer in every forward for
+    what is sent, and row-wise another one for what is received.
 
     Args:
         group: the process group.
