@@ -40,6 +40,9 @@ def _serve(connection: Connection, stacks: str) -> None:
             faulthandler.dump_traceback_later(max(seconds - 5, 1), file=file)
             try:
                 dist.init_process_group(backend, f"file://{rendezvous}", rank=rank, world_size=world, timeout=_GROUP_TIMEOUT)
+                if backend == "gloo":
+                    # A rank with nothing to do would leave while others still connect to it.
+                    dist.barrier()
                 try:
                     answer = (True, function(rank, world, *args))
                 finally:
