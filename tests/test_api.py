@@ -31,6 +31,8 @@ PUBLIC = {
         "QCommEmbeddingBagCollectionSharder",
         "QCommEmbeddingCollectionSharder",
         "codecs",
+        "state_dict",
+        "load_state_dict",
         "measure_traffic",
         "Traffic",
     ),

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from torchrec_qcomm.sharding import (
         QCommEmbeddingBagCollectionSharder,
         QCommEmbeddingCollectionSharder,
+        load_state_dict,
         measure_traffic,
+        state_dict,
     )
     from torchrec_qcomm.version import __version__
     from torchrec_qcomm.wire import Traffic
@@ -46,6 +48,9 @@ __all__ = [
     # what was sent
     "measure_traffic",
     "Traffic",
+    # what is remembered
+    "state_dict",
+    "load_state_dict",
     # errors
     "QCommError",
     "CodecError",
@@ -65,7 +70,9 @@ _HOMES = {
     "torchrec_qcomm.sharding": (
         "QCommEmbeddingBagCollectionSharder",
         "QCommEmbeddingCollectionSharder",
+        "load_state_dict",
         "measure_traffic",
+        "state_dict",
     ),
     "torchrec_qcomm.wire": ("Traffic",),
     "torchrec_qcomm.version": ("__version__",),

@@ -42,12 +42,12 @@ def get_sharders(
     Raises:
         ConfigError: the config is wrong, or is for other machines than those of the running process group.
     """
-    policy, devices_per_host, hierarchical = Policy(), None, False
+    policy, devices_per_host, hierarchical, seed = Policy(), None, False, 0
     if isinstance(config, Policy):
         policy = config
     elif config is not None:
         config = _config(config)
-        policy, hierarchical = config.policy, config.hierarchical_row_wise
+        policy, hierarchical, seed = config.policy, config.hierarchical_row_wise, config.seed
         if config.topology is not None:
             _check_machines(
                 config.topology, config.source, _running_world(), _running_local(), _running_device(config.topology)
@@ -58,6 +58,7 @@ def get_sharders(
         hierarchical_row_wise=hierarchical,
         devices_per_host=devices_per_host,
         agreement_timeout=agreement_timeout,
+        seed=seed,
     )
     ours, native = (", ".join(s.module_type.__name__ for s, is_ours in sharders if is_ours is kind) for kind in (True, False))
     logger.info("exchanged by torchrec_qcomm: %s; by TorchRec itself, unquantized: %s", ours, native)

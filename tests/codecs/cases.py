@@ -13,8 +13,36 @@ DIMS = (1, 2, 3, 5, 7, 12, 20, 31, 32, 33, 48, 64, 128)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 # Every codec x backend, and the codecs with parameters once with another value.
-CASES: list[tuple[CodecLike, str]] = [(name, backend) for name in codecs.names() for backend in codecs.backends(name)]
-CASES += [({"codec": "fp16", "loss_scale": 1024}, "reference"), ({"codec": "bf16", "loss_scale": 3.0}, "reference")]
+ALL: list[tuple[CodecLike, str]] = [(name, backend) for name in codecs.names() for backend in codecs.backends(name)]
+ALL += [({"codec": "fp16", "loss_scale": 1024}, "reference"), ({"codec": "bf16", "loss_scale": 3.0}, "reference")]
+ALL += [({"codec": "lut4", "scale": "fp32", "levels": [i * i / 32 - 3 for i in range(1, 17)]}, "reference")]
+ALL += [({"codec": "lut2", "scale": "fp32"}, "reference")]
+ALL += [({"codec": name, "scale_rule": "floor"}, "reference") for name in ("mxfp4", "mxfp8")]
+ALL += [({"codec": name, "rounding": "stochastic"}, "reference") for name in ("mxfp4", "mxfp8")]
+ALL += [({"codec": "int2", "scale": scale}, "reference") for scale in ("fp32", "e8m0")]
+ROUNDED = ("fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8", "int4", "int2")
+ALL += [({"codec": name, "rounding": "stochastic"}, backend) for name in ROUNDED for backend in codecs.backends(name)]
+ALL += [({"codec": "bf16", "loss_scale": 3.0, "rounding": "stochastic"}, "reference")]
+ALL += [({"codec": "int2", "scale": "e8m0", "rounding": "stochastic"}, "reference")]
+ALL += [({"codec": "qsgd", "bits": b, "norm": n}, "reference") for b, n in ((2, "l2"), (4, "max"), (8, "l2"), (8, "max"))]
+ALL += [({"codec": "natural", "bits": 4}, "reference"), ({"codec": "qsgd", "scale": "e8m0", "norm": "max"}, "reference")]
+ALL += [({"codec": "ternary", "clip": 2.5}, "reference"), ({"codec": "ternary", "scale": "fp16"}, "reference")]
+ALL += [({"codec": "sign", "scale": scale}, "reference") for scale in ("fp32", "fp16", "e8m0")]
+# A stochastic codec's rows depend on where they stand in the payload: such codecs have a battery of their own.
+CASES = [case for case in ALL if not codecs.get(*case).stochastic]
+STOCHASTIC = [case for case in ALL if codecs.get(*case).stochastic]
+NOISE = codecs.Noise(seed=1, step=2, rank=3, site="test")
+
+# Limits of the battery for Gaussian rows, where a codec of few bits has its own: the relative L2 error of a row of 48, and an
+# element's bound by the row's largest value.
+ROW_ERROR = {"int2": 0.5, "mxfp4": 0.16, "lut4": 0.25, "lut2": 0.45, "onebit": 0.75, "sign": 0.75}
+ROW_BOUND = {"int2": 0.8, "lut2": 0.7, "onebit": 1.0, "sign": 1.0}
+BIASED = ("onebit", "sign")
+
+
+def has_fp16_range(codec: Codec) -> bool:
+    """Whether small and large rows are lost to FP16."""
+    return codec.spec.name == "fp16" or dict(codec.spec.params).get("scale") == "fp16"
 
 
 def case_id(case: tuple[CodecLike, str]) -> str:
@@ -85,10 +113,10 @@ def as_dtype(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def check_contract(codec: Codec, values: torch.Tensor, where: str) -> torch.Tensor:
     """Round trip, with everything checked that the contract says of any values. Returns what was decoded."""
     dim = values.shape[-1]
-    data = codec.encode(values)
+    data = codec.encode(values, noise=NOISE)
     assert data.dtype == torch.uint8
     assert data.shape == (*values.shape[:-1], codec.row_bytes(dim, values.dtype)), where
-    assert torch.equal(data, codec.encode(values)), f"{where}: not deterministic"
+    assert torch.equal(data, codec.encode(values, noise=NOISE)), f"{where}: not deterministic"
     decoded = codec.decode(data, dim, dtype=values.dtype)
     assert decoded.dtype == values.dtype
     assert decoded.shape == values.shape

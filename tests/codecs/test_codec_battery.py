@@ -11,11 +11,14 @@ from tests.codecs.cases import (
     DTYPES,
     FLT_MAX,
     RAW,
+    ROW_BOUND,
+    ROW_ERROR,
     as_dtype,
     case_id,
     check_contract,
     finite_classes,
     gaussian,
+    has_fp16_range,
     spoilt,
     takes,
 )
@@ -157,14 +160,15 @@ def test_gradients_and_inputs_are_left_alone(codec: Codec) -> None:
 
 @pytest.mark.parametrize("amplitude", [1e-30, 1e-20, 1e-12, 1e-7, 1e-3, 1.0, 1e4, 1e8, 1e20, 1e30])
 def test_the_relative_error_does_not_depend_on_the_amplitude(codec: Codec, amplitude: float) -> None:
-    if codec.spec.name == "fp16":
-        pytest.skip("fp16 carries no scale; its loss scale has a test of its own")
+    if has_fp16_range(codec):
+        pytest.skip("fp16's range is too small; its loss scale has a test of its own")
     values = gaussian(50, 64)
     ones = (codec.decode(codec.encode(values), 64) - values).norm(dim=-1) / values.norm(dim=-1)
     scaled = values * amplitude
     error = (codec.decode(codec.encode(scaled), 64).double() - scaled.double()).norm(dim=-1) / scaled.double().norm(dim=-1)
     assert error.max() <= 1.7 * ones.max()
-    assert (codec.error_bound(scaled).double() <= 0.3 * scaled.double().abs().amax(-1, keepdim=True)).all()
+    limit = ROW_BOUND.get(codec.spec.name, 0.3)
+    assert (codec.error_bound(scaled).double() <= limit * scaled.double().abs().amax(-1, keepdim=True)).all()
 
 
 def test_rows_of_any_size_live_side_by_side(codec: Codec) -> None:
@@ -175,7 +179,7 @@ def test_rows_of_any_size_live_side_by_side(codec: Codec) -> None:
     together, alone = codec.encode(values), torch.cat([codec.encode(row.unsqueeze(0)) for row in values])
     assert torch.equal(together, alone)
     error = (codec.decode(together, 48) - values).norm(dim=-1) / values.norm(dim=-1)
-    assert error.max() < 0.13
+    assert error.max() < ROW_ERROR.get(codec.spec.name, 0.13)
 
 
 def test_a_lossy_codec_is_lossy(codec: Codec) -> None:

@@ -2,67 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable
-from fractions import Fraction
 
 import pytest
 import torch
 
-from tests.codecs.cases import gaussian
+from tests.codecs import family_signs, family_tables, family_uniform
+from tests.codecs.cases import NOISE, gaussian
 from torchrec_qcomm import codecs
+from torchrec_qcomm.codecs.memory import Scratch
+from torchrec_qcomm.codecs.noise import Draw
 
-
-def round_float(value: float, mantissa: int, smallest: int) -> tuple[int, float]:
-    """Bits (without sign) and value of ``|value|`` in a binary float with that many mantissa bits and smallest exponent."""
-    exponent = max(math.frexp(value)[1] - 1, smallest)
-    step = math.ldexp(1.0, exponent - mantissa)
-    steps = round(abs(value) / step)  # Python rounds ties to even
-    return ((exponent - smallest) << mantissa) + steps, steps * step
-
-
-def fp16(row: list[float]) -> bytes:
-    return b"".join(struct.pack("<e", value) for value in row)
-
-
-def bf16(row: list[float]) -> bytes:
-    return b"".join(struct.pack("<H", round_float(v, 7, -126)[0] | (0x8000 if v < 0 else 0)) for v in row)
-
-
-def fp8(row: list[float], mantissa: int, smallest: int, largest: float) -> bytes:
-    exponent = -200
-    while max(map(abs, row)) > math.ldexp(largest, exponent):
-        exponent += 1
-    codes = [round_float(math.ldexp(v, -exponent), mantissa, smallest)[0] | (0x80 if v < 0 else 0) for v in row]
-    return bytes([*codes, exponent + 127])
-
-
-def int8(row: list[float]) -> bytes:
-    low, high = Fraction(min(row)), Fraction(max(row))
-    codes = bytes(round((Fraction(v) - low) * 255 / (high - low)) for v in row)
-    return codes + struct.pack("<ff", (high - low) / 255, low)
-
-
-def int4(row: list[float]) -> bytes:
-    def to_bf16(value: Fraction, direction: Callable[[Fraction], int]) -> Fraction:
-        exponent = math.frexp(float(value))[1] - 8
-        return direction(value / Fraction(2) ** exponent) * Fraction(2) ** exponent
-
-    low = to_bf16(Fraction(min(row)), math.floor)
-    scale = to_bf16((Fraction(max(row)) - low) / 15, math.ceil)
-    codes = [round((Fraction(v) - low) / scale) for v in row] + [0] * (len(row) % 2)
-    packed = bytes(even | odd << 4 for even, odd in zip(codes[::2], codes[1::2], strict=True))
-    return packed + b"".join(struct.pack("<f", float(v))[2:] for v in (scale, low))
-
-
-ORACLES: dict[str, Callable[[list[float]], bytes]] = {
-    "fp16": fp16,
-    "bf16": bf16,
-    "fp8_e4m3": lambda row: fp8(row, 3, -6, 448.0),
-    "fp8_e5m2": lambda row: fp8(row, 2, -14, 57344.0),
-    "int8": int8,
-    "int4": int4,
+# Those of stochastic codecs take the noise as well: a number in [0, 1) for each value.
+ORACLES: dict[str, Callable[..., bytes]] = {
+    **family_uniform.ORACLES,
+    **family_tables.ORACLES,
+    **family_signs.ORACLES,
 }
 
 
@@ -75,10 +31,12 @@ def test_every_lossy_codec_has_an_oracle() -> None:
 def test_bytes_equal_the_oracle(name: str, dim: int) -> None:
     values = gaussian(60, dim, seed=dim) * torch.exp2(torch.randint(-8, 8, (60, 1), generator=torch.Generator().manual_seed(1)))
     values[::3] += 2.5
+    noise = Draw(NOISE, values.device).uniform((60, dim), Scratch(values.device)).tolist()
     for backend in codecs.backends(name):
-        data = codecs.get(name, backend).encode(values)
-        for row, found in zip(values.tolist(), data.tolist(), strict=True):
-            expected = ORACLES[name](row)
+        codec = codecs.get(name, backend)
+        data = codec.encode(values, noise=NOISE)
+        for row, found, uniforms in zip(values.tolist(), data.tolist(), noise, strict=True):
+            expected = ORACLES[name](row, uniforms) if codec.stochastic else ORACLES[name](row)
             if name != "int8":
                 assert bytes(found) == expected
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.codecs.cases import FLT_MAX, gaussian
+from tests.codecs.cases import BIASED, FLT_MAX, NOISE, gaussian
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import Codec
 
@@ -13,12 +13,24 @@ VALUES = gaussian(20000, 128, seed=3)  # enough for some to lie within rounding 
 
 
 def round_trip(codec: Codec, values: torch.Tensor) -> torch.Tensor:
-    return codec.decode(codec.encode(values), values.shape[-1])
+    return codec.decode(codec.encode(values, noise=NOISE), values.shape[-1])
 
 
 @pytest.mark.parametrize(
     ("name", "limit"),
-    [("fp16", 2.2e-4), ("bf16", 1.7e-3), ("int8", 0.007), ("fp8_e4m3", 0.028), ("fp8_e5m2", 0.056), ("int4", 0.105)],
+    [
+        ("fp16", 2.2e-4),
+        ("bf16", 1.7e-3),
+        ("int8", 0.007),
+        ("fp8_e4m3", 0.028),
+        ("fp8_e5m2", 0.056),
+        ("int4", 0.105),
+        ("lut4", 0.1),
+        ("lut2", 0.35),
+        ("mxfp4", 0.118),
+        ("mxfp8", 0.028),
+        ("int2", 0.36),
+    ],
 )
 def test_relative_error_of_gaussian_rows(name: str, limit: float) -> None:
     for backend in codecs.backends(name):
@@ -39,11 +51,17 @@ def test_the_bound_is_reached(name: str, backend: str) -> None:
 
 @pytest.mark.parametrize(("name", "backend"), LOSSY)
 def test_there_is_no_bias(name: str, backend: str) -> None:
-    """Rounding to nearest: errors cancel. Truncation would leave half a step, 50 times this limit."""
+    """Rounding to nearest: errors cancel. Truncation would leave half a step, 50 times this limit.
+
+    One bit cannot: small values grow.
+    """
     codec = codecs.get(name, backend)
     error = (round_trip(codec, VALUES) - VALUES).double() / codec.error_bound(VALUES).double()
     assert error.mean().abs() < 0.01
-    assert (error * VALUES.sign()).mean().abs() < 0.02
+    # Uneven levels leave a little, as the density of the values falls within a step; and int2's, the best even ones for squares
+    # of errors, some growth below and shrinking above them.
+    limit = {"int2": 0.08, "mxfp4": 0.04, "lut4": 0.04, "lut2": 0.04}.get(name, 0.02)
+    assert ((error * VALUES.sign()).mean().abs() < limit) == (name not in BIASED)
 
 
 @pytest.mark.parametrize(("name", "levels"), [("int8", 255), ("int4", 15)])
@@ -97,11 +115,15 @@ def test_a_loss_scale_saves_small_gradients() -> None:
 
 
 def test_encoding_what_was_decoded_keeps_it() -> None:
+    # A root mean square, or a rounded minimum, is another one the second time.
+    slack = {"int4": 0.16, "int2": 0.4, "lut4": 0.15, "lut2": 0.25}
     for name in codecs.names():
         codec = codecs.get(name)
+        if codec.stochastic:
+            continue
         once = round_trip(codec, VALUES[:100])
         twice = round_trip(codec, once)
-        assert ((twice - once).abs() <= 0.02 * codec.error_bound(VALUES[:100]) + 0.16 * (name == "int4")).all(), name
+        assert ((twice - once).abs() <= 0.02 * codec.error_bound(VALUES[:100]) + slack.get(name, 0.0)).all(), name
 
 
 @pytest.mark.parametrize("amplitude", [1e-38, 1e-30, 1e-12, 1e-8, 1e-3, 1.0, 1e5, 1e30, 1e38])

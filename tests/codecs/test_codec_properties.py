@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.codecs.cases import CASES, case_id, check_contract
+from tests.codecs.cases import ALL, case_id, check_contract
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import CodecLike
 
@@ -25,12 +25,14 @@ def payloads(draw: st.DrawFn) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.float32)
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
+@pytest.mark.parametrize("case", ALL, ids=case_id)
 @settings(max_examples=80, deadline=None, derandomize=True, database=None)
 @given(values=payloads())
 def test_the_contract_holds_for_any_payload(case: tuple[CodecLike, str], values: torch.Tensor) -> None:
     codec = codecs.get(case[0], case[1])
     check_contract(codec, values, "hypothesis")
+    if codec.stochastic:
+        return
     together = codec.encode(values)
     for i, row in enumerate(values):
         if row.isfinite().all():  # what a faulty row holds besides its NaN is not promised

@@ -25,7 +25,7 @@ MISTAKES = {
     RULE % "{forward: int5}": ["precision.rules.0.forward: ", "got 'int5'", "allowed: bf16", "Did you mean 'int"],
     RULE % "{forward: {codec: int9}}": ["precision.rules.0.forward: ", "int9", "Did you mean 'int"],
     RULE % "{forward: 8}": ["precision.rules.0.forward: not a codec", "got 8", "int8"],
-    RULE % "{forward: int8, backward: {codec: int8, rounding: stochastic}}": ["precision.rules.0.backward: ", "rounding"],
+    RULE % "{backward: {codec: int8, rounding: stochastc}}": ["precision.rules.0.backward: ", "rounding", "'stochastic'"],
     RULE % "{forward: int8, backward: {codec: fp16, loss_scal: 3}}": ["precision.rules.0.backward: ", "loss_scal"],
     RULE % "{link: intra, forward: int8}": ["precision.rules.0.link: unknown link", "'intra'", "Did you mean 'intra_host'?"],
     "sharding: [{tables: a, sharding_types: [tablewise]}]": [

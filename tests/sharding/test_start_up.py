@@ -69,6 +69,8 @@ def disagree(rank: int, world: int, how: str) -> str:
     order = ["table_wise"] if odd and how == "types" else None
     seconds = 3 if how == "sharder" else 20
     odd_one = sharder(policy, devices_per_host=hosts, seconds=seconds, fused_params=fused, sharded_module_order_overwrite=order)
+    if how == "seed":
+        odd_one.seed = int(odd)
     return raised(lambda: shard(odd_one, collection(tables), plan, fqn="sparse.ebc"))
 
 
@@ -86,6 +88,7 @@ def disagree(rank: int, world: int, how: str) -> str:
         ("features", ["tables.t0.features", '["f0", "f1"]', '["f0"]']),
         ("types", ["order of the sharding types", "null", '["table_wise"]']),
         ("links", ["devices_per_host", "3", "1"]),
+        ("seed", ["seed", "0", "1"]),
     ],
 )
 def test_ranks_that_disagree_all_say_where(ranks: RankPool, how: str, said: list[str]) -> None:

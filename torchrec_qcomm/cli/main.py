@@ -47,7 +47,34 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("config", metavar="CONFIG", help="a YAML file")
     check.set_defaults(run=_check)
+    learn = commands.add_parser(
+        "learn-levels",
+        help="learn the levels of a lookup-table codec from a sample of rows",
+        description="Prints the levels of lut4 or lut2 with the least error on a sample of rows, as YAML to paste.",
+    )
+    learn.add_argument("file", metavar="FILE", help="a float tensor [..., dim], or a dict of them, written by torch.save")
+    learn.add_argument("--bits", type=int, choices=(4, 2), default=4, help="of a value (default: 4)")
+    learn.set_defaults(run=_learn)
+    measure = commands.add_parser(
+        "codecs",
+        help="measure what each codec costs a row, how much error it makes, and how fast it is here",
+        description="Prints bytes, errors and speed of every codec on random rows, or on rows of a file.",
+    )
+    measure.add_argument("--dim", type=_dim, metavar="D", help="values in a random row (default: 128)")
+    measure.add_argument(
+        "--dist",
+        default="normal",
+        metavar="normal|laplace|zipf-rows|FILE.pt",
+        help="of random rows, or a file with a float tensor [..., dim], or a dict of them, written by torch.save",
+    )
+    measure.set_defaults(run=_codecs)
     return parser
+
+
+def _dim(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a number of values: {text!r}; allowed: 1 or more")
+    return int(text)
 
 
 def _check(arguments: argparse.Namespace) -> str:
@@ -55,3 +82,15 @@ def _check(arguments: argparse.Namespace) -> str:
     from torchrec_qcomm.config import load_config
 
     return describe_config(load_config(arguments.config))
+
+
+def _learn(arguments: argparse.Namespace) -> str:
+    from torchrec_qcomm.cli.learn import learned_text
+
+    return learned_text(arguments.file, arguments.bits)
+
+
+def _codecs(arguments: argparse.Namespace) -> str:
+    from torchrec_qcomm.cli.codecs import codecs_text
+
+    return codecs_text(arguments.dist, arguments.dim)

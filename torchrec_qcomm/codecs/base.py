@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
 from torchrec_qcomm.errors import CodecError, WireError, describe
+
+if TYPE_CHECKING:
+    from torchrec_qcomm.codecs.noise import Noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ class Codec(Protocol):
 
     Every codec takes any ``dim >= 1``, any number of rows (0 too), FP32, FP16 or BF16 values in any strides, and obeys:
 
-    - same input, same bytes; an all-zero row decodes to exact zeros; a constant row to itself within the bound;
+    - same input, same bytes (from the same noise, if the codec is stochastic); an all-zero row decodes to exact zeros; a
+      constant row to itself within the bound;
     - a non-finite value makes its whole row decode to NaN and touches no other row (``none`` and ``fp32`` move it as it is);
     - finite values outside the range that the format can hold saturate;
     - ``|decode(encode(x)) - x| <= error_bound(x)``, element by element.
@@ -71,12 +75,18 @@ class Codec(Protocol):
         """
         ...
 
-    def encode(self, values: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    @property
+    def stochastic(self) -> bool:
+        """Whether rounding is random, so that ``encode`` needs ``noise``."""
+        ...
+
+    def encode(self, values: torch.Tensor, out: torch.Tensor | None = None, noise: Noise | None = None) -> torch.Tensor:
         """Encode ``values [..., dim]`` into ``uint8 [..., row_bytes(dim, values.dtype)]``.
 
         Args:
             values: FP32, FP16 or BF16, any strides.
             out: written and returned if given; the last dimension must be contiguous, the others may have any strides.
+            noise: the random stream of a stochastic codec; others take no notice of it.
 
         Raises:
             CodecError: the dtype is not a float type that the codec takes.
@@ -163,8 +173,11 @@ def params_of(codec: object) -> tuple[tuple[str, Any], ...]:
 
 
 def spec_of(codec: object, name: str) -> CodecSpec:
-    """The spec of a codec written as a frozen dataclass; printed with the parameters that are not at their default."""
+    """The spec of a codec written as a frozen dataclass; printed with the parameters that are not at their default.
+
+    A parameter ``bits`` is printed as part of the name: ``qsgd4``.
+    """
     changed = {f.name for f in fields(codec) if getattr(codec, f.name) != f.default}  # type: ignore[arg-type]
     params = params_of(codec)
-    short = CodecSpec(name, tuple(p for p in params if p[0] in changed))
+    short = CodecSpec(f"{name}{dict(params).get('bits', '')}", tuple(p for p in params if p[0] in changed - {"bits"}))
     return CodecSpec(name, params, short=str(short))

@@ -10,37 +10,35 @@ import fbgemm_gpu  # noqa: F401  (registers torch.ops.fbgemm)
 import torch
 
 from torchrec_qcomm.codecs.base import check_dim
-from torchrec_qcomm.codecs.rows import (
-    RowCodec,
-    Scratch,
-    bound_inputs,
-    extremes,
-    finish_bound,
-    finite_amax,
-    half_range,
-    load,
-    spoil,
-    store,
-)
+from torchrec_qcomm.codecs.memory import Scratch, load, store
+from torchrec_qcomm.codecs.noise import Draw
+from torchrec_qcomm.codecs.rounding import Rounded, level_tolerance, to_integers
+from torchrec_qcomm.codecs.rows import bound_inputs, extremes, finish_bound, finite_amax, half_range, spoil
 
 _EPSILON = 1e-8  # what FBGEMM adds to the range on a CPU; the reference does too, so that codes are equal
 
 
 @dataclass(frozen=True, slots=True)
-class Int8(RowCodec):
+class Int8(Rounded):
     """256 even levels from the row's minimum to its maximum, scale and minimum in FP32.
 
     Formula: ``scale = (max - min) / 255``, ``code = round((x - min) / scale)``, ``value = min + code * scale``; nearest, ties
-    to even. Computed on ``x * 2**k``, with ``k`` chosen per row so that its range is ``2**20`` or more and does not overflow:
-    exact, and FBGEMM's epsilon on the range is not felt then.
+    to even, or stochastic, to one of the two levels around. Computed on ``x * 2**k``, with ``k`` chosen per row so that its
+    range is ``2**20`` or more and does not overflow: exact, and FBGEMM's epsilon on the range is not felt then.
 
     Bytes of a row (D + 8): ``code 0 | ... | code D-1 | scale, 4 bytes | minimum, 4 bytes``; FP32, little-endian, no padding.
     FBGEMM's fused 8-bit row-wise layout, without the padding to a multiple of 4 that its CUDA kernels put before the scale.
 
-    Bound: ``range / 510``, plus FP32 roundings of ``range * 2**-20`` and ``|x| * 2**-23``. Bias: none beyond the ties. A
-    constant row is exact. Nothing saturates: of a range beyond the largest FP32, the scale is shaved by ``2**-22`` so that no
-    value decodes to Inf. In rows whose range is below 1e-35 the error is absolute, about ``2**-140``. A row with a NaN or Inf
-    decodes to NaN in every column (scale and minimum are NaN).
+    Bound: ``range / 510``, plus FP32 roundings of ``range * 2**-20`` and ``|x| * 2**-23``. Stochastic: ``range / 255`` and the
+    same. Bias: none beyond the ties; stochastic: none beyond those roundings (a value that is as near to a level as they are
+    counts as the level). A constant row is exact. Nothing saturates: of a range beyond the largest FP32, the scale is shaved by
+    ``2**-22`` so that no value decodes to Inf. In rows whose range is below 1e-35 the error is absolute, about ``2**-140``. A
+    row with a NaN or Inf decodes to NaN in every column (scale and minimum are NaN).
+
+    Variance, stochastic: ``scale**2 f (1 - f)`` with ``f`` the fraction of ``(x - min) / scale``; at most ``(range / 510)**2``.
+
+    Args:
+        rounding: ``nearest`` or ``stochastic``.
 
     Source: FBGEMM, ``FloatToFused8BitRowwiseQuantized``.
     """
@@ -51,7 +49,7 @@ class Int8(RowCodec):
         check_dim(self, dim)
         return dim + 8
 
-    def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch) -> None:
+    def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch, draw: Draw | None) -> None:
         low, high = extremes(x, scratch)
         half = half_range(low, high)
         # The range decides, except in a row so nearly constant that scaling its range to 2**20 would overflow its values.
@@ -61,7 +59,8 @@ class Int8(RowCodec):
         huge = torch.threshold(power, 2.0**100, 0.0)
         power = spoil(torch.maximum(power.clamp_(2.0**-106, 2.0**18), huge), half)
         scaled = scratch.take("scaled", tuple(x.shape))
-        self._quantize(torch.mul(x, power.reciprocal().mul_(2.0**18), out=scaled), rows, scratch)
+        torch.mul(x, power.reciprocal().mul_(2.0**18), out=scaled)
+        self._quantize(scaled, rows, scratch, draw)
 
         down = power.mul_(2.0**-18)
         shave = torch.threshold(down, 2.0**106, 0.0)  # a range from 2**127 on
@@ -69,7 +68,7 @@ class Int8(RowCodec):
         header = rows[..., x.shape[-1] :]
         store(header, load(header, torch.float32, scratch, "read").mul(factors), torch.float32, scratch, "write")
 
-    def _quantize(self, scaled: torch.Tensor, rows: torch.Tensor, scratch: Scratch) -> None:
+    def _quantize(self, scaled: torch.Tensor, rows: torch.Tensor, scratch: Scratch, draw: Draw | None = None) -> None:
         """Codes, scale and minimum of ``scaled`` (contiguous, overwritten) into ``rows``."""
         dim = scaled.shape[-1]
         low, high = extremes(scaled, scratch)
@@ -77,7 +76,12 @@ class Int8(RowCodec):
         span = high - low
         # A true division: `255.0 / tensor` would be a reciprocal and a product, with two roundings.
         inverse = torch.full_like(span, 255.0).div_(span + _EPSILON)
-        codes = scratch.take("codes", tuple(scaled.shape), torch.int32).copy_(scaled.sub_(low).mul_(inverse).round_())
+        steps = scaled.sub_(low).mul_(inverse)
+        if draw is None:
+            steps.round_()
+        else:
+            to_integers(steps, level_tolerance(low, high, inverse, 255), draw, scratch)
+        codes = scratch.take("codes", tuple(scaled.shape), torch.int32).copy_(steps)
         rows[..., :dim].copy_(codes)  # by way of int32: torch's cast from float to uint8 is not vectorised
         store(rows[..., dim:], header, torch.float32, scratch, "write")
 
@@ -90,7 +94,7 @@ class Int8(RowCodec):
 
     def error_bound(self, values: torch.Tensor) -> torch.Tensor:
         x, low, high = bound_inputs(values)
-        bound = (high - low) * (1 / 510 + 2.0**-20) + x.abs() * 2.0**-23 + 2.0**-140
+        bound = (high - low) * (self._steps / 255 + 2.0**-20) + x.abs() * 2.0**-23 + 2.0**-140
         return finish_bound(torch.where(high == low, 0.0, bound), low, high)
 
 
@@ -100,11 +104,12 @@ class Int8Fbgemm(Int8):
 
     Its faults are kept out: the epsilon (1e-8 on CPU, 1e-20 on CUDA) and the overflow of the range by the power of two per row,
     the NaN that becomes the row's minimum by spoiling the scale of non-finite rows, and CUDA's padding by stripping it. On a
-    CPU one power of two serves a whole chunk if nothing in it is special, which gives the same bytes in fewer passes.
+    CPU one power of two serves a whole chunk if nothing in it is special, which gives the same bytes in fewer passes. The
+    kernels round to nearest: stochastic codes are the reference's.
     """
 
-    def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch) -> None:
-        amax = finite_amax(x)
+    def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch, draw: Draw | None) -> None:
+        amax = finite_amax(x) if draw is None else None
         # A power of 2**10 or more: enlarging is exact for every row, and no range is so small that its 255th part becomes 0.
         if amax is not None and 2.0**-60 <= amax <= 2.0**50:
             power = 2.0 ** (60 - math.frexp(amax)[1])
@@ -118,9 +123,13 @@ class Int8Fbgemm(Int8):
             if not ((scales > 0) & (scales < max(2.0**-9, power * 2.0**-110))).any():
                 store(header, fields.mul(1 / power), torch.float32, scratch, "write")
                 return
-        Int8._encode_rows(self, x, rows, scratch)  # a slotted dataclass is a new class, which plain `super()` does not know
+        Int8._encode_rows(
+            self, x, rows, scratch, draw
+        )  # a slotted dataclass is a new class, which plain `super()` does not know
 
-    def _quantize(self, scaled: torch.Tensor, rows: torch.Tensor, scratch: Scratch) -> None:
+    def _quantize(self, scaled: torch.Tensor, rows: torch.Tensor, scratch: Scratch, draw: Draw | None = None) -> None:
+        if draw is not None:
+            return Int8._quantize(self, scaled, rows, scratch, draw)
         flat = scaled.view(-1, scaled.shape[-1])
         if scaled.device.type != "cpu":
             dim = flat.shape[1]

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from torchrec_qcomm.codecs.base import CodecSpec, check_decode, check_dim, check_float, check_tensor, spec_of
+from torchrec_qcomm.codecs.noise import Noise
 from torchrec_qcomm.errors import CodecError, describe
 
 
@@ -34,7 +35,11 @@ class NoneCodec:
     def check_payload(self, dtype: torch.dtype) -> None:
         check_float(self, dtype)
 
-    def encode(self, values: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    @property
+    def stochastic(self) -> bool:
+        return False
+
+    def encode(self, values: torch.Tensor, out: torch.Tensor | None = None, noise: Noise | None = None) -> torch.Tensor:
         self.check_payload(values.dtype)
         values = values.detach()
         row_bytes = self.row_bytes(values.shape[-1] if values.dim() else 0, values.dtype)

@@ -9,9 +9,17 @@ from typing import Any
 from torchrec_qcomm.codecs.base import Codec, CodecLike, CodecSpec
 from torchrec_qcomm.codecs.fp8 import Fp8E4M3, Fp8E5M2
 from torchrec_qcomm.codecs.half import Bf16, Fp16
+from torchrec_qcomm.codecs.int2 import Int2
 from torchrec_qcomm.codecs.int4 import Int4
 from torchrec_qcomm.codecs.int8 import Int8, Int8Fbgemm
+from torchrec_qcomm.codecs.lut import Lut2, Lut4
+from torchrec_qcomm.codecs.mx import Mxfp4, Mxfp8
+from torchrec_qcomm.codecs.natural import Natural
+from torchrec_qcomm.codecs.onebit import OneBit
+from torchrec_qcomm.codecs.qsgd import Qsgd
 from torchrec_qcomm.codecs.raw import Fp32, NoneCodec
+from torchrec_qcomm.codecs.sign import Sign
+from torchrec_qcomm.codecs.ternary import Ternary
 from torchrec_qcomm.errors import CodecError, describe
 
 # One line a codec: its backends, the slowest (and the oracle of the tests) first, the default last.
@@ -22,8 +30,18 @@ _REGISTRY: dict[str, dict[str, type[Any]]] = {
     "bf16": {"reference": Bf16},
     "fp8_e4m3": {"reference": Fp8E4M3},
     "fp8_e5m2": {"reference": Fp8E5M2},
+    "mxfp8": {"reference": Mxfp8},
     "int8": {"reference": Int8, "fbgemm": Int8Fbgemm},
+    "natural": {"reference": Natural},
+    "mxfp4": {"reference": Mxfp4},
     "int4": {"reference": Int4},
+    "lut4": {"reference": Lut4},
+    "qsgd": {"reference": Qsgd},
+    "int2": {"reference": Int2},
+    "lut2": {"reference": Lut2},
+    "ternary": {"reference": Ternary},
+    "onebit": {"reference": OneBit},
+    "sign": {"reference": Sign},
 }
 
 
@@ -74,7 +92,7 @@ def spec(like: CodecLike) -> CodecSpec:
         CodecError: no such codec, parameter or value.
 
     >>> spec("bf16")
-    CodecSpec(name='bf16', params=(('loss_scale', 1.0),), short='bf16')
+    CodecSpec(name='bf16', params=(('loss_scale', 1.0), ('rounding', 'nearest')), short='bf16')
     """
     return get(like).spec
 

@@ -1,4 +1,4 @@
-"""What row-wise codecs share: walking a payload chunk by chunk, scratch memory, and typed views of bytes.
+"""What row-wise codecs share: walking a payload chunk by chunk, and looking at rows.
 
 On a CPU a payload is walked in chunks that stay in the cache: every codec makes several passes over its values, and both a pass
 through main memory and a fresh large allocation (page faults) cost more than the arithmetic. On an accelerator one pass takes
@@ -15,25 +15,12 @@ from typing import ClassVar
 import torch
 
 from torchrec_qcomm.codecs.base import CodecSpec, check_decode, check_float, check_tensor, spec_of
+from torchrec_qcomm.codecs.memory import Scratch
+from torchrec_qcomm.codecs.noise import Draw, Noise
+from torchrec_qcomm.errors import CodecError, describe
 
 CHUNK_BYTES = 1 << 21
 """FP32 bytes of values in one chunk: few enough to stay in the cache, enough to make the calls on single rows' scales cheap."""
-
-
-class Scratch:
-    """Named buffers, allocated at the first chunk of a call and reused by the others. Their contents are arbitrary."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._buffers: dict[str, torch.Tensor] = {}
-
-    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """A contiguous buffer of ``shape``; the same memory each time that ``name`` is asked for."""
-        numel = prod(shape)
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.numel() < numel:
-            buffer = self._buffers[name] = torch.empty(numel, dtype=dtype, device=self._device)
-        return buffer[:numel].view(shape)
 
 
 def chunks(source: torch.Tensor, target: torch.Tensor, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -73,28 +60,6 @@ def _split(source: torch.Tensor, target: torch.Tensor, rows: int) -> Iterator[tu
     for start in range(0, source.shape[0], step):
         length = min(step, source.shape[0] - start)
         yield source.narrow(0, start, length), target.narrow(0, start, length)
-
-
-def typed(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-    """Bytes seen as ``dtype``, or None where offset or strides are not multiples of its size."""
-    size = dtype.itemsize
-    aligned = data.storage_offset() % size == 0 and all(s % size == 0 for s in data.stride()[:-1])
-    return data.view(dtype) if aligned and data.stride(-1) == 1 else None
-
-
-def load(data: torch.Tensor, dtype: torch.dtype, scratch: Scratch, name: str) -> torch.Tensor:
-    """Read bytes as ``dtype``: a view where they are aligned, else a copy in ``scratch``. Not to be written to."""
-    view = typed(data, dtype)
-    return scratch.take(name, tuple(data.shape), torch.uint8).copy_(data).view(dtype) if view is None else view
-
-
-def store(data: torch.Tensor, values: torch.Tensor, dtype: torch.dtype, scratch: Scratch, name: str) -> None:
-    """Write ``values``, cast to ``dtype``, into the bytes ``data``, aligned or not."""
-    view = typed(data, dtype)
-    if view is None:
-        data.copy_(scratch.take(name, tuple(values.shape), dtype).copy_(values).view(torch.uint8))
-    else:
-        view.copy_(values)
 
 
 def extremes(x: torch.Tensor, scratch: Scratch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -162,9 +127,17 @@ class RowCodec(ABC):
     @abstractmethod
     def error_bound(self, values: torch.Tensor) -> torch.Tensor: ...
 
+    @property
+    def stochastic(self) -> bool:
+        """Whether `encode` needs noise."""
+        return False
+
     @abstractmethod
-    def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch) -> None:
-        """Encode FP32 ``x [*lead, dim]`` (contiguous, not to be written to) into ``rows [*lead, row_bytes]``."""
+    def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch, draw: Draw | None) -> None:
+        """Encode FP32 ``x [*lead, dim]`` (contiguous, not to be written to) into ``rows [*lead, row_bytes]``.
+
+        ``draw`` is there if and only if the codec is stochastic.
+        """
 
     @abstractmethod
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
@@ -173,8 +146,12 @@ class RowCodec(ABC):
     def check_payload(self, dtype: torch.dtype) -> None:
         check_float(self, dtype)
 
-    def encode(self, values: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def encode(self, values: torch.Tensor, out: torch.Tensor | None = None, noise: Noise | None = None) -> torch.Tensor:
         self.check_payload(values.dtype)
+        if self.stochastic and noise is None:
+            todo = "Pass codecs.Noise(seed, step, rank, site)."
+            raise CodecError(describe(f"codec {self.spec}, encode, noise", "needed", got=None, allowed="a Noise", todo=todo))
+        draw = Draw(noise, values.device) if self.stochastic and noise is not None else None
         dim = values.shape[-1] if values.dim() else 0
         shape = (*values.shape[:-1], self.row_bytes(dim, values.dtype))
         if out is None:
@@ -186,7 +163,7 @@ class RowCodec(ABC):
             # Several passes follow, and the reductions among them are slow on strides: a copy pays for itself.
             direct = part.dtype == torch.float32 and part.is_contiguous()
             x = part if direct else scratch.take("input", tuple(part.shape)).copy_(part)
-            self._encode_rows(x, rows, scratch)
+            self._encode_rows(x, rows, scratch, draw)
         return out
 
     def decode(

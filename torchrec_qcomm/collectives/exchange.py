@@ -10,13 +10,14 @@ collective in both directions. All state of a call lives in its `Exchange`: any 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.profiler import record_function
 
+from torchrec_qcomm.codecs import Noise
 from torchrec_qcomm.collectives.pack import pack, unpack
 from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.wire import Side
@@ -47,6 +48,7 @@ class Exchange:
         plan: the byte plan at this rank.
         gradient_divisor: asked in backward for what the gradient of the lookup is divided by.
         sent: told ``(direction, side, buffer)`` at every launch, with what is about to be given to the collective.
+        noise: the random stream of this exchange; each direction has its own part of it.
     """
 
     def __init__(
@@ -55,9 +57,10 @@ class Exchange:
         plan: Plan,
         gradient_divisor: Callable[[], int],
         sent: Callable[[str, Side, torch.Tensor], None],
+        noise: Noise | None = None,
     ) -> None:
         self._group, self._plan = group, plan
-        self._gradient_divisor, self._sent = gradient_divisor, sent
+        self._gradient_divisor, self._sent, self._noise = gradient_divisor, sent, noise
         self._flight: tuple[dist.Work, torch.Tensor, torch.Tensor] | None = None
         self._token: torch.Tensor | None = None
 
@@ -75,7 +78,8 @@ class Exchange:
         return _Finish.apply(token, self)
 
     def _launch(self, direction: str, values: torch.Tensor, out: Side, into: Side) -> None:
-        send = pack(values, out)
+        noise = None if self._noise is None else replace(self._noise, site=f"{self._noise.site}/{direction}")
+        send = pack(values, out, noise)
         receive = torch.empty(into.nbytes, dtype=torch.uint8, device=send.device)
         self._sent(direction, out, send)
         with record_function(f"## qcomm all_to_all {direction} ##"):

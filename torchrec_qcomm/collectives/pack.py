@@ -6,16 +6,18 @@ from math import prod
 
 import torch
 
+from torchrec_qcomm.codecs import Noise
 from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.wire import Block, Layer, Side
 
 
-def pack(values: torch.Tensor, side: Side) -> torch.Tensor:
+def pack(values: torch.Tensor, side: Side, noise: Noise | None = None) -> torch.Tensor:
     """Encode ``values`` into the buffer of ``side``.
 
     Args:
         values: ``side.shape``, of ``side.dtype``.
         side: the plan.
+        noise: the random stream, which stochastic codecs need.
 
     Returns:
         ``uint8 [side.nbytes]``. It is the storage of ``values`` itself where the wire format is the tensor's own.
@@ -42,12 +44,14 @@ def pack(values: torch.Tensor, side: Side) -> torch.Tensor:
             buffer[layer.start :][: layer.nbytes].copy_(buffer[first.start :][: first.nbytes])
             continue
         for block in layer.blocks:
+            # Where a block starts in the buffer tells its stream from those of the others.
+            own = None if noise is None else noise.at(block.byte_offset << 32)
             if block.adjacent:
                 rows = _vectors(values, block)
             else:
                 # One copy gathers the columns of a codec: a mixed policy costs one encode a codec and not one a table.
                 rows = torch.stack([_vectors(values, block, offset) for offset in block.offsets], dim=1)
-            block.codec.encode(rows, out=_bytes(buffer, block, side.dtype))
+            block.codec.encode(rows, out=_bytes(buffer, block, side.dtype), noise=own)
     return buffer
 
 

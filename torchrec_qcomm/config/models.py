@@ -145,6 +145,7 @@ class QCommConfig(f.Strict):
         precision: becomes ``policy``.
         sharding: becomes the planner's constraints.
         hierarchical_row_wise: row-wise tables are summed inside hosts before they cross hosts.
+        seed: of stochastic rounding.
         topology: the machines; ``None``: those that the process group runs on.
         tables: the tables of the model, or none.
     """
@@ -153,6 +154,7 @@ class QCommConfig(f.Strict):
     precision: PrecisionConfig = PrecisionConfig()
     sharding: Annotated[tuple[ShardingConfig, ...], BeforeValidator(f.as_tuple)] = ()
     hierarchical_row_wise: bool = False
+    seed: int = 0
     topology: TopologyConfig | None = None
     tables: Annotated[tuple[TableConfig, ...], BeforeValidator(f.as_tuple)] = ()
     _source: str = PrivateAttr("<dict>")

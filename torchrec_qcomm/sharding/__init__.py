@@ -3,6 +3,7 @@
 from torchrec_qcomm.sharding.embedding import QCommEmbeddingCollectionSharder, QCommShardedEmbeddingCollection
 from torchrec_qcomm.sharding.embedding_bag import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection
 from torchrec_qcomm.sharding.sharders import default_sharders
+from torchrec_qcomm.sharding.steps import load_state_dict, state_dict
 from torchrec_qcomm.sharding.traffic import TrafficMeter, measure_traffic
 
 __all__ = [
@@ -12,5 +13,7 @@ __all__ = [
     "QCommShardedEmbeddingCollection",
     "TrafficMeter",
     "default_sharders",
+    "load_state_dict",
     "measure_traffic",
+    "state_dict",
 ]

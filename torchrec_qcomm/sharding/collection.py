@@ -11,6 +11,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingEnv
 
 from torchrec_qcomm.sharding.agreement import agree
 from torchrec_qcomm.sharding.start_up import TableConfig, check_plan, common_record, exchange_group, site_codecs
+from torchrec_qcomm.sharding.steps import Steps
 from torchrec_qcomm.sharding.traffic import Meters
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class QCommCollection:
     Attributes:
         quantized: TorchRec's sharding types, and the classes that shard so with the exchange quantized.
         qcomm_meters: what counts the exchanges of this module.
+        qcomm_steps: what keys their random streams.
     """
 
     quantized: ClassVar[Mapping[str, type]]
@@ -44,11 +46,13 @@ class QCommCollection:
         def record() -> dict[str, Any]:
             check_plan(configs, plan, kwargs.get("device"), self.quantized)
             self._qcomm_sites = site_codecs(configs, plan, qcomm.policy, qcomm.devices_per_host, qcomm.codec_factory)
-            return common_record(self._qcomm_sites, configs, plan, kwargs) | self._own_record(qcomm, env)
+            common = common_record(self._qcomm_sites, configs, plan, kwargs)
+            return common | {"seed": qcomm.seed} | self._own_record(qcomm, env)
 
         agree(exchange_group(env), module_fqn or "", qcomm.agreement_timeout, record)
         self._qcomm, self._qcomm_rules_checked = qcomm, False
-        self.qcomm_meters = Meters()
+        self.qcomm_meters, self.qcomm_steps = Meters(), Steps(qcomm.seed)
+        self._qcomm_name = f"{module_fqn or ''}/{'/'.join(config.name for config in configs)}"
         super().__init__(module, plan, env, module_fqn=module_fqn, **kwargs)  # type: ignore[call-arg]
 
     @staticmethod
@@ -61,7 +65,14 @@ class QCommCollection:
         return {}
 
     def _quantized_sharding(self, sharding_class: type, *args: Any, **kwargs: Any) -> Any:
-        return sharding_class(*args, sites=self._qcomm_sites, meters=self.qcomm_meters, **kwargs)
+        return sharding_class(
+            *args,
+            sites=self._qcomm_sites,
+            meters=self.qcomm_meters,
+            steps=self.qcomm_steps,
+            name=self._qcomm_name,
+            **kwargs,
+        )
 
     @torch.compiler.disable(recursive=False)
     def input_dist(self, ctx: Any, features: Any) -> Any:
@@ -73,6 +84,21 @@ class QCommCollection:
         """TorchRec's own; called by managed collisions, whose ids go around `input_dist`."""
         self._check_rules()
         return super().compute(ctx, dist_input)  # type: ignore[misc]
+
+    @torch.compiler.disable(recursive=False)
+    def output_dist(self, ctx: Any, output: Any) -> Any:
+        """TorchRec's own; a step of training."""
+        self._advance()
+        return super().output_dist(ctx, output)  # type: ignore[misc]
+
+    @torch.compiler.disable(recursive=False)
+    def compute_and_output_dist(self, ctx: Any, input: Any) -> Any:
+        """TorchRec's own; a step of training."""
+        self._advance()
+        return super().compute_and_output_dist(ctx, input)  # type: ignore[misc]
+
+    def _advance(self) -> None:
+        self.qcomm_steps.step += self.training  # type: ignore[attr-defined]
 
     def _check_rules(self) -> None:
         if not self._qcomm_rules_checked:

@@ -13,6 +13,7 @@ from torchrec.distributed.types import Awaitable
 from torchrec_qcomm.collectives import Exchange, Plan
 from torchrec_qcomm.policy import Direction, Link
 from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.steps import Steps
 from torchrec_qcomm.sharding.traffic import Meters
 from torchrec_qcomm.wire import Column, PooledLayout, Side
 
@@ -42,6 +43,8 @@ class Hop:
         meters: where launches are counted.
         layout: `PooledLayout` where ranks own whole vectors, `ReduceLayout` where a vector is the sum of all ranks'.
         takers: for each batch in a lookup, the rank of the group that takes it; by default each rank its own.
+        steps: of the collection; by default, of this hop alone, and it stays at the first.
+        name: tells the random streams of this hop from those of others.
 
     Attributes:
         me: this rank, as a rank of the group.
@@ -57,10 +60,13 @@ class Hop:
         meters: Meters,
         layout: type[PooledLayout] = PooledLayout,
         takers: Sequence[int] | None = None,
+        steps: Steps | None = None,
+        name: str = "",
     ) -> None:
         self.group, self._dtype, self._meters = group, dtype, meters
         self._ranks = dist.get_process_group_ranks(group)
         self.me = group.rank()
+        self._steps, self._name = steps or Steps(), name
         for table in {column.table for owned in columns for column in owned}:
             sites.check_payload(table, dtype)
 
@@ -74,7 +80,8 @@ class Hop:
 
     def start(self, lookup: torch.Tensor, plan: Plan) -> ExchangeAwaitable:
         """Start the exchange of a lookup that is shaped as planned."""
-        exchange = Exchange(self.group, plan, self._gradient_divisor, self._count)
+        noise = self._steps.noise(self._ranks[self.me], self._name)
+        exchange = Exchange(self.group, plan, self._gradient_divisor, self._count, noise)
         # A rank without tables looks up FP32 whatever the others do; TorchRec's own exchange is killed by that.
         exchange.start(lookup.to(self._dtype))
         return ExchangeAwaitable(exchange)

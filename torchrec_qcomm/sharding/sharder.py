@@ -29,6 +29,7 @@ class QCommSharder:
             that tells links apart.
         codec_factory: makes a codec from its spec; by default this package's registry.
         agreement_timeout: how long ranks wait for each other at construction.
+        seed: of the random streams of stochastic rounding; the same on all ranks.
         sharded_tables: the tables sharded so far, to which this sharder adds its own. A rule whose glob matches none of them is
             an error, so sharders that share a policy share the set, too.
         qcomm_codecs_registry: must be empty; TorchRec's own codecs would quantize a second time.
@@ -45,6 +46,7 @@ class QCommSharder:
         devices_per_host: int | None = None,
         codec_factory: CodecFactory = codecs.get,
         agreement_timeout: timedelta = timedelta(minutes=5),
+        seed: int = 0,
         sharded_tables: set[str] | None = None,
         qcomm_codecs_registry: dict[str, Any] | None = None,
         **torchrec: Any,
@@ -64,6 +66,8 @@ class QCommSharder:
             raise ShardingError(describe("policy", "not a policy", got=policy, allowed="a Policy, or None", todo=todo))
         if not isinstance(agreement_timeout, timedelta):
             raise ShardingError(describe("agreement_timeout", "not a time", got=agreement_timeout, allowed="a timedelta"))
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise ShardingError(describe("seed", "not a whole number", got=seed, allowed="a whole number"))
         if devices_per_host is None:
             devices_per_host = _local_world_size()
         elif isinstance(devices_per_host, bool) or not isinstance(devices_per_host, int) or devices_per_host < 1:
@@ -76,6 +80,7 @@ class QCommSharder:
         self.devices_per_host = devices_per_host
         self.codec_factory = codec_factory
         self.agreement_timeout = agreement_timeout
+        self.seed = seed
         self.sharded_tables: set[str] = set() if sharded_tables is None else sharded_tables
 
     def sharding_types(self, compute_device_type: str) -> list[str]:

@@ -27,6 +27,7 @@ from torchrec_qcomm.sharding.hosts import require_hosts
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist, QCommTwoHopEmbeddingDist
 from torchrec_qcomm.sharding.sequence import QCommSequenceEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.steps import Steps
 from torchrec_qcomm.sharding.traffic import Meters
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout
 
@@ -36,9 +37,9 @@ class _Quantized:
 
     layout: type[PooledLayout] = PooledLayout
 
-    def __init__(self, *args: Any, sites: SiteCodecs, meters: Meters, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, sites: SiteCodecs, meters: Meters, steps: Steps, name: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._sites, self._meters = sites, meters
+        self._sites, self._meters, self._steps, self._name = sites, meters, steps, f"{name}/{type(self).__name__}"
 
     def create_output_dist(
         self, device: torch.device | None = None
@@ -61,7 +62,19 @@ class _Quantized:
         layout: type[PooledLayout],
         takers: Sequence[int] | None = None,
     ) -> QCommPooledEmbeddingDist:
-        return QCommPooledEmbeddingDist(group, columns, self._dtype(), self._sites, self._meters, callbacks, layout, takers)
+        return QCommPooledEmbeddingDist(
+            group,
+            columns,
+            self._dtype(),
+            self._sites,
+            self._meters,
+            callbacks,
+            layout,
+            takers,
+            self._steps,
+            # The hops of one sharding differ in their ranks.
+            f"{self._name}/{dist.get_process_group_ranks(group)}",
+        )
 
     def _columns(self) -> list[list[Column]]:
         return [columns_of(configs) for configs in self._grouped_embedding_configs_per_rank]  # type: ignore[attr-defined]
@@ -104,7 +117,8 @@ class _QuantizedSequence(_Quantized):
     """For sequences, which are moved and never summed: one hop, whoever owns the rows."""
 
     def _replace(self, callbacks: Sequence[Any]) -> nn.Module:
-        return QCommSequenceEmbeddingDist(self._pg, self._columns(), self._dtype(), self._sites, self._meters)  # type: ignore[attr-defined]
+        group, dtype = self._pg, self._dtype()  # type: ignore[attr-defined]
+        return QCommSequenceEmbeddingDist(group, self._columns(), dtype, self._sites, self._meters, self._steps, self._name)
 
 
 class QCommTwPooledEmbeddingSharding(_Quantized, TwPooledEmbeddingSharding):
