@@ -19,7 +19,7 @@ OTHERS := 1.7.0 1.9
 RUN2 := OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2
 NETLAB = $(BIN)/python examples/netlab.py --hosts 2 --rate 1gbit
 
-.PHONY: demo test lint format versions $(OTHERS:%=versions-%) convergence coverage bench codecs clean
+.PHONY: demo test lint format versions $(OTHERS:%=versions-%) convergence coverage bench codecs fuzz clean
 
 demo: $(READY)           ## train a real DLRM on flights data, FP32 wire and quantized, side by side
 	$(RUN2) examples/dlrm.py --config configs/demo.yaml --compare
@@ -53,6 +53,9 @@ convergence: $(READY)    ## does the quantized run converge like the FP32 one? W
 
 coverage: $(READY)       ## what is exchanged and how exactly, cell by cell, beside TorchRec's own? Writes docs/coverage.md
 	OMP_NUM_THREADS=1 $(BIN)/python tests/coverage/run.py --write docs/coverage.md
+
+fuzz: $(READY)           ## hypothesis against every codec, with more examples than make test
+	CODEC_EXAMPLES=500 $(BIN)/pytest tests/codecs/test_codec_properties.py
 
 codecs: $(READY)         ## what every codec costs and how much error it makes. Writes docs/codecs.md and its plot
 	$(BIN)/python tests/codecs/document.py --write docs/codecs.md

@@ -12,7 +12,9 @@ from torchrec.distributed.types import ModuleSharder
 
 import torchrec_qcomm as qc
 from tests.convergence import faults
+from torchrec_qcomm.codecs import CodecLike
 
+DIM = 32  # of all tables
 DROPPED = "t_date_origin_window"  # the table whose gradient the control drops
 MARK = "fp16"  # stands in a policy for the faulty codec of the two gradient controls
 
@@ -59,6 +61,7 @@ class Arm:
         policy: None is TorchRec's own exchange.
         broken: codecs of the policy that are broken on purpose.
         expected: whether it is within its gate (a codec) or not (a control, which the gate has to notice); None: shown only.
+        of_range: it stands in the table of the whole range of codecs.
     """
 
     name: str
@@ -67,6 +70,7 @@ class Arm:
     policy: qc.Policy | None = None
     broken: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = field(default_factory=dict)
     expected: bool | None = True
+    of_range: bool = False
 
     def sharders(self) -> list[ModuleSharder[nn.Module]]:
         """Fresh sharders for one run."""
@@ -74,6 +78,22 @@ class Arm:
             return get_default_sharders()
         return [qc.QCommEmbeddingBagCollectionSharder(self.policy, codec_factory=faults.factory(self.broken))]
 
+
+def ranged(forward: CodecLike, backward: CodecLike, expected: bool | None = None) -> Arm:
+    """Two codecs of the whole range, with what they save of the rows' bytes."""
+    found = [qc.codecs.get(like) for like in (forward, backward)]
+    names = [f"{codec.spec} ({4 * DIM / codec.row_bytes(DIM):.1f}x)" for codec in found]
+    policy = qc.Policy(forward, backward)
+    return Arm(" forward, ".join(names) + " backward", "adagrad", FOUR_BITS, policy, expected=expected, of_range=True)
+
+
+def stochastic(name: str) -> CodecLike:
+    """A codec with stochastic rounding."""
+    return {"codec": name, "rounding": "stochastic"}
+
+
+QSGD4: CodecLike = {"codec": "qsgd", "norm": "max"}
+NATURAL4: CodecLike = {"codec": "natural", "bits": 4}
 
 FP8 = qc.Policy("fp8_e4m3", "fp8_e5m2")
 INT8 = qc.Policy("int8", "int8")
@@ -118,6 +138,21 @@ ARMS = (
         {MARK: faults.dropped},
         expected=False,
     ),
+    ranged(stochastic("int8"), stochastic("int8")),
+    ranged("int8", stochastic("int4")),
+    ranged(stochastic("int4"), stochastic("int4")),
+    ranged("lut4", "lut4"),
+    ranged("mxfp4", "mxfp4"),
+    ranged("int8", QSGD4),
+    ranged("int4", NATURAL4),
+    ranged("int2", "int2"),
+    ranged("lut2", "lut2"),
+    ranged("int4", stochastic("int2")),
+    ranged("int8", "ternary"),
+    ranged("int4", "ternary"),
+    ranged("int8", "onebit"),
+    ranged("int8", "sign"),
+    ranged("sign", "sign", expected=False),
     Arm("FP32 wire (TorchRec)", "sgd"),
     Arm("FP8: E4M3 forward, E5M2 backward", "sgd", SGD, FP8),
     Arm("INT8 both ways", "sgd", SGD, INT8),

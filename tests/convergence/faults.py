@@ -78,7 +78,11 @@ class Spoiled:
         """As ``none``."""
         return self._none.row_bytes(dim, dtype)
 
-    def encode(self, values: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    @property
+    def stochastic(self) -> bool:
+        return False
+
+    def encode(self, values: torch.Tensor, out: torch.Tensor | None = None, noise: codecs.Noise | None = None) -> torch.Tensor:
         """Spoil, then as ``none``."""
         return self._none.encode(self._spoil(values), out)
 

@@ -11,6 +11,7 @@ import torch
 import torchrec_qcomm as qc
 from tests.convergence import arms, faults, run
 from tests.convergence.results import Outcome, Verdict
+from torchrec_qcomm.codecs import Codec
 
 PAGE = Path(__file__).parents[2] / "docs" / "convergence.md"
 
@@ -22,7 +23,8 @@ def test_every_fault_is_one(arm: arms.Arm) -> None:
     values = torch.randn(40, 32, generator=torch.Generator().manual_seed(0)) * torch.logspace(-7, 0, 40).unsqueeze(1)
     for name, spoil in arm.broken.items():
         real, broken = qc.codecs.get(name), faults.factory(arm.broken)(qc.codecs.spec(name))
-        seen = broken.decode(broken.encode(values), 32)
+        assert isinstance(broken, Codec)
+        seen = broken.decode(broken.encode(values, noise=qc.codecs.Noise()), 32)
         assert torch.equal(seen, spoil(values))
         error, bound = (seen - values).abs(), real.error_bound(values)
         assert (error > bound).any(), "within the bound of the real codec: not a fault"

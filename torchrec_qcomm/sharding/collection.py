@@ -97,6 +97,7 @@ class QCommCollection:
         self._advance()
         return super().compute_and_output_dist(ctx, input)  # type: ignore[misc]
 
+    @torch.compiler.disable
     def _advance(self) -> None:
         self.qcomm_steps.step += self.training  # type: ignore[attr-defined]
 
