@@ -162,6 +162,24 @@ def managed_collisions(rank: int, world: int, kind: str, policy: Policy) -> dict
     }
 
 
+def managed_without_samples(rank: int, world: int, policy: Policy) -> dict[str, Any]:
+    """A step in which the last rank has no sample; TorchRec's own collection of sequences fails on such a rank."""
+    sharded = sharded_by(policy, managed_sequences(), placed(MANAGED, "row_wise", world), world_env())
+    load_full(sharded._embedding_module, whole_weights(MANAGED))
+    before = local_weights(sharded._embedding_module)
+    raw = tuple(TableSpec(t.name, RAW_IDS, t.dim, t.features) for t in MANAGED)
+    size = SIZE if rank < world - 1 else 0
+    out, _ = sharded(batch(raw, size, seed=rank))
+    vectors = torch.cat([out[feature].values() for feature in sorted(out.keys())])
+    vectors.backward(torch.ones_like(vectors))
+    after = local_weights(sharded._embedding_module)
+    return {
+        "rows": len(vectors),
+        "lengths": {len(out[feature].lengths()) for feature in out.keys()},  # noqa: SIM118  (lazy, and no dict)
+        "moved": any(not torch.equal(before[key], after[key]) for key in before),
+    }
+
+
 def rules_of_managed_collisions(rank: int, world: int, kind: str) -> str:
     """A rule that matches nothing, in a policy of a module whose ids go around the collection's input dist."""
     typo = Policy(rules=(Rule(tables="t9", forward="int8"),))

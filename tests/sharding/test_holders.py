@@ -48,6 +48,15 @@ def test_managed_collisions(ranks: RankPool, kind: str, policy: Policy) -> None:
                 assert answer["wire"][table, direction] == rows * row_bytes
 
 
+def test_managed_collisions_on_a_rank_without_samples(ranks: RankPool) -> None:
+    """Its gradients come from the other rank alone."""
+    some, nothing = ranks.run(2, holders.managed_without_samples, INT8)
+    assert some["rows"] > 0
+    assert (nothing["rows"], nothing["lengths"]) == (0, {0})
+    assert some["moved"]
+    assert nothing["moved"]
+
+
 @pytest.mark.parametrize("kind", list(holders.MANAGED_MODULES))
 def test_rules_of_managed_collisions_are_checked(ranks: RankPool, kind: str) -> None:
     for answer in ranks.run(2, holders.rules_of_managed_collisions, kind):
