@@ -17,7 +17,7 @@ def codes_of(dim: int, levels: int, room: int) -> torch.Tensor:
     return codes
 
 
-@pytest.mark.parametrize("bits", [4, 2, 1])
+@pytest.mark.parametrize("bits", [8, 4, 2, 1])
 @pytest.mark.parametrize("dim", [1, 2, 3, 5, 7, 8, 9, 12, 31, 33, 128])
 def test_bits(bits: int, dim: int) -> None:
     nbytes, each = packed_bytes(dim, bits), 8 // bits

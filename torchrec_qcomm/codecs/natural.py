@@ -85,10 +85,7 @@ class Natural(RowCodec):
         negative = torch.lt(x, 0.0, out=scratch.take("negative", shape, torch.bool)).view(torch.uint8)
         codes[..., :dim].add_(negative, alpha=1 << self.bits - 1)
         codes[..., dim:].zero_()
-        if self.bits == 8:
-            rows[..., :nbytes].copy_(codes)
-        else:
-            pack(codes, self.bits, rows[..., :nbytes], scratch)
+        pack(codes, self.bits, rows[..., :nbytes], scratch)
 
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
         nbytes = packed_bytes(x.shape[-1], self.bits)

@@ -11,7 +11,7 @@ _TRITS = 5
 
 
 def packed_bytes(dim: int, bits: int) -> int:
-    """Bytes of ``dim`` codes of ``bits`` (4, 2 or 1) each."""
+    """Bytes of ``dim`` codes of ``bits`` (8, 4, 2 or 1) each."""
     return -(-dim * bits // 8)
 
 
@@ -25,10 +25,12 @@ def pack(codes: torch.Tensor, bits: int, out: torch.Tensor, scratch: Scratch) ->
 
     Args:
         codes: ``uint8 [..., 8 / bits * packed_bytes]``, contiguous, zero beyond the last code; overwritten.
-        bits: 4, 2 or 1.
+        bits: 8 (which is a copy), 4, 2 or 1.
         out: ``uint8 [..., packed_bytes]``, any strides in the leading dimensions.
         scratch: for what lies between.
     """
+    if bits == 8:
+        out.copy_(codes)
     while bits < 8:
         # Two neighbours seen as one integer of twice the size, low | high << 8, become low | high << bits in its lowest byte.
         pairs = codes.view(torch.int16)

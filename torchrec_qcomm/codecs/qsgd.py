@@ -94,10 +94,7 @@ class Qsgd(RowCodec):
         codes = scratch.take("codes", (*shape[:-1], nbytes * 8 // self.bits), torch.uint8)
         codes[..., :dim].copy_(whole.add_(self.levels)).add_(up.view(torch.uint8))
         codes[..., dim:].zero_()
-        if self.bits == 8:
-            rows[..., :nbytes].copy_(codes)
-        else:
-            pack(codes, self.bits, rows[..., :nbytes], scratch)
+        pack(codes, self.bits, rows[..., :nbytes], scratch)
 
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
         nbytes = packed_bytes(x.shape[-1], self.bits)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 
 import torch
 import torch.distributed as dist
@@ -18,7 +17,7 @@ from torchrec_qcomm.sharding.hop import ExchangeAwaitable, Hop
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.steps import Steps
 from torchrec_qcomm.sharding.traffic import Meters
-from torchrec_qcomm.wire import Column, Pieces, sequence
+from torchrec_qcomm.wire import Column, Pieces, sequence, variable
 
 Counts = Sequence[Sequence[int]]
 
@@ -50,7 +49,6 @@ class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torc
     ) -> None:
         super().__init__()
         self._hop = Hop(group, columns, dtype, sites, meters, steps=steps, name=name)
-        self._features = [len(owned) for owned in columns]
 
     @torch.compiler.disable
     def forward(
@@ -80,7 +78,7 @@ class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torc
 
     def _sent(self, context: SequenceShardingContext) -> Counts:
         """For each rank of the group, the ids of each of my columns."""
-        world, features = self._hop.group.size(), self._features[self._hop.me]
+        world, features = self._hop.group.size(), len(self._hop.forward_layout.columns[self._hop.me])
         lengths = context.lengths_after_input_dist
         sizes = list(context.batch_size_per_rank) or [lengths.size(1) // world] * world
         by_rank = [part.sum(dim=1) for part in lengths.view(features, -1).split(sizes, dim=1)] if features else []
@@ -92,8 +90,7 @@ class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torc
         features = context.features_before_input_dist
         per_feature = features.length_per_key()
         if context.unbucketize_permute_tensor is None:
-            ends = [0, *accumulate(self._features)]
-            counts: Counts = [per_feature[a:b] for a, b in pairwise(ends)]
+            counts: Counts = variable.by_owner(self._hop.forward_layout, per_feature, "number of ids")
         else:
             counts = self._by_bucket(per_feature, context)
         return self._checked(counts, context.input_splits, "ids sent to each rank")
@@ -101,7 +98,7 @@ class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torc
     def _by_bucket(self, per_feature: Sequence[int], context: SequenceShardingContext) -> Counts:
         """Row-wise, every owner has every feature, and TorchRec keeps only where each id has gone among all that were sent."""
         places, device = context.unbucketize_permute_tensor, context.unbucketize_permute_tensor.device
-        world, count = len(self._features), len(per_feature)
+        world, count = self._hop.group.size(), len(per_feature)
         bounds = torch.tensor(context.input_splits, device=device).cumsum(0)
         owner = torch.searchsorted(bounds, places.to(bounds.dtype), right=True)
         sizes = torch.tensor(per_feature, device=device)

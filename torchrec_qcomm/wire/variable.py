@@ -13,15 +13,15 @@ from torchrec_qcomm.wire.layout import Layer, LinkT, PooledLayout, ReduceLayout,
 from torchrec_qcomm.wire.walk import Walk, cells_of, nbytes_of, require_one_each, sites_of
 
 
-def by_owner(layout: PooledLayout[LinkT], batch_sizes: Sequence[int]) -> list[Sequence[int]]:
-    """Cut one rank's batch sizes, of every owner's columns in order, into those of each owner.
+def by_owner(layout: PooledLayout[LinkT], numbers: Sequence[int], what: str = "batch size") -> list[Sequence[int]]:
+    """Cut one rank's batch sizes (or numbers of ids), of every owner's columns in order, into those of each owner.
 
     Raises:
         WireError: there is not one for each column.
     """
     ends = [0, *accumulate(len(columns) for columns in layout.columns)]
-    require_one_each([ends[-1]], [batch_sizes])
-    return [batch_sizes[a:b] for a, b in pairwise(ends)]
+    require_one_each([ends[-1]], [numbers], what)
+    return [numbers[a:b] for a, b in pairwise(ends)]
 
 
 def owner_side(layout: PooledLayout[LinkT], rank: int, batch_sizes: Sequence[Sequence[int]]) -> Side:
