@@ -10,6 +10,13 @@ from tests.examples.conftest import Launch
 
 
 def test_scripts_run_the_torchrec_of_the_tests(launch: Launch, tmp_path: Path) -> None:
-    (tmp_path / "which.py").write_text("from importlib.util import find_spec\nprint(find_spec('torchrec').origin)\n")
-    done = launch(tmp_path / "which.py")
-    assert done.stdout.split() == [torchrec.__file__] * 2, done.stderr
+    # A file for each rank: what they print may run together.
+    (tmp_path / "which.py").write_text(
+        "import os, sys\n"
+        "from importlib.util import find_spec\n"
+        "from pathlib import Path\n"
+        "Path(sys.argv[1], os.environ['RANK']).write_text(find_spec('torchrec').origin)\n"
+    )
+    done = launch(tmp_path / "which.py", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / rank).read_text() for rank in "01"] == [torchrec.__file__] * 2
