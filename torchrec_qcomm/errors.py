@@ -5,6 +5,7 @@
     ├── PolicyError          a rule, or a rule and the tables it meets, make no sense
     ├── ConfigError          a YAML file is wrong; names file, key path, value and what is allowed
     ├── ShardingError        a sharding that cannot be exchanged, or a sharder set up in a way that would be silently wrong
+    ├── PlannerError         a plan or machines that a forecast cannot be made of, or what was exported is not what is read
     ├── WireError            bytes of the wrong shape or size: a message that cannot be laid out or read
     └── DisagreementError    ranks do not share one policy, plan or code version; raised at start-up
 
@@ -39,6 +40,10 @@ class ShardingError(QCommError, ValueError):
 
 class WireError(QCommError, ValueError):
     """Values or bytes do not have the size that the layout says."""
+
+
+class PlannerError(QCommError, ValueError):
+    """A plan, or machines, that nothing can be forecast of."""
 
 
 class DisagreementError(QCommError, RuntimeError):

@@ -79,6 +79,13 @@ class Spoiled:
         return self._none.row_bytes(dim, dtype)
 
     @property
+    def segment_bytes(self) -> int:
+        return 0
+
+    def within(self, head: torch.Tensor) -> Codec:
+        return self
+
+    @property
     def stochastic(self) -> bool:
         return False
 

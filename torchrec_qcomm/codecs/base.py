@@ -80,6 +80,18 @@ class Codec(Protocol):
         """Whether rounding is random, so that ``encode`` needs ``noise``."""
         ...
 
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes that travel once for all rows of a table between two ranks: a range that the rows share; mostly 0."""
+        ...
+
+    def within(self, head: torch.Tensor) -> Codec:
+        """This codec with the range that ``head`` (``uint8 [..., segment_bytes]``) tells; itself where that is no byte.
+
+        The leading dimensions of ``head`` are broadcast against those of the values but the first, which is the samples.
+        """
+        ...
+
     def encode(self, values: torch.Tensor, out: torch.Tensor | None = None, noise: Noise | None = None) -> torch.Tensor:
         """Encode ``values [..., dim]`` into ``uint8 [..., row_bytes(dim, values.dtype)]``.
 

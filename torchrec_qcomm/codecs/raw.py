@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import CodecSpec, check_decode, check_dim, check_float, check_tensor, spec_of
+from torchrec_qcomm.codecs.base import Codec, CodecSpec, check_decode, check_dim, check_float, check_tensor, spec_of
 from torchrec_qcomm.codecs.noise import Noise
 from torchrec_qcomm.errors import CodecError, describe
 
@@ -38,6 +38,13 @@ class NoneCodec:
     @property
     def stochastic(self) -> bool:
         return False
+
+    @property
+    def segment_bytes(self) -> int:
+        return 0
+
+    def within(self, head: torch.Tensor) -> Codec:
+        return self
 
     def encode(self, values: torch.Tensor, out: torch.Tensor | None = None, noise: Noise | None = None) -> torch.Tensor:
         self.check_payload(values.dtype)

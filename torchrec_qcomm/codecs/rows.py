@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import CodecSpec, check_decode, check_float, check_tensor, spec_of
+from torchrec_qcomm.codecs.base import Codec, CodecSpec, check_decode, check_float, check_tensor, spec_of
 from torchrec_qcomm.codecs.memory import Scratch
 from torchrec_qcomm.codecs.noise import Draw, Noise
 from torchrec_qcomm.errors import CodecError, describe
@@ -131,6 +131,14 @@ class RowCodec(ABC):
     def stochastic(self) -> bool:
         """Whether `encode` needs noise."""
         return False
+
+    @property
+    def segment_bytes(self) -> int:
+        """Nothing but rows: they have all that decoding needs."""
+        return 0
+
+    def within(self, head: torch.Tensor) -> Codec:
+        return self
 
     @abstractmethod
     def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch, draw: Draw | None) -> None:
