@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.collectives import pack, unpack
+from torchrec_qcomm.collectives import Segments, pack, unpack
 from torchrec_qcomm.errors import WireError
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side, variable
 
@@ -102,3 +102,55 @@ def test_layers_are_summed_after_decoding_and_written_alike(dtype: torch.dtype) 
     assert torch.equal(sent[0], sent[1])
     assert torch.equal(sent[0], pack(lookups[0], owner_sides[0]))
     assert torch.equal(sent[2], pack(lookups[0], owner_sides[2]))
+
+
+RANGED = {
+    "a": {"codec": "int8", "range": {"ema": 0.9}},
+    "b": {"codec": "int4", "range": {"static": [-9, 9]}},
+    "c": "int8",
+}
+ENDS = {"a": (-1.0, 2.0), "b": (-9.0, 9.0)}
+
+
+def told(segments: Segments) -> list[torch.Tensor]:
+    """The heads of `ENDS`."""
+    ends = [[ENDS[table] for table in block.tables] for block, _ in segments]
+    return [block.codec.head(*torch.tensor(columns).unbind(1)) for (block, _), columns in zip(segments, ends, strict=True)]
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("kind", [PooledLayout, ReduceLayout])
+def test_ranges_travel_with_the_rows(kind: type[PooledLayout], flat: bool) -> None:
+    """The receiver knows the layout and the bytes alone. Table a has two columns apart from each other, and one head."""
+    columns = [[Column("a", 6), Column("b", 6), Column("c", 5), Column("a", 6)]] * 2
+    plan = kind(columns, lambda table, link: codecs.get(RANGED[table]), lambda *_: 0, torch.float32)
+    if flat:
+        side = variable.owner_side(plan, 0, [[2, 0, 3, 1], [1, 2, 0, 0]])
+        dims, rows = [6, 6, 5, 6], [[2, 0, 3, 1], [1, 2, 0, 0]]
+        widths = [(c.table, d * n) for batch in rows for c, d, n in zip(columns[0], dims, batch, strict=True)]
+    else:
+        side = plan.owner_side(0, (3, 2))
+        widths = [(column.table, column.dim) for column in columns[0]]
+    values = torch.randn(side.shape, generator=torch.Generator().manual_seed(1))
+    back = unpack(pack(values, side, heads_of=told), side)
+    for (table, width), got, want in zip(
+        widths, back.split([w for _, w in widths], -1), values.split([w for _, w in widths], -1), strict=True
+    ):
+        codec = codecs.get(RANGED[table])
+        if table in ENDS:
+            codec = codec.within(codec.head(*(torch.tensor(end) for end in ENDS[table])))
+        dim = {"a": 6, "b": 6, "c": 5}[table]
+        limit = codec.error_bound(want.reshape(-1, dim)).view(want.shape)
+        assert ((got - want).abs() <= limit).all(), table
+        assert width == 0 or not torch.equal(got, want)
+
+
+def test_heads_are_asked_for_once_and_never_made_up() -> None:
+    side = PooledLayout(
+        [[Column("a", 6)]] * 2, lambda table, link: codecs.get(RANGED[table]), lambda a, b: b, torch.float32
+    ).owner_side(0, (3, 2))
+    asked = []
+    pack(torch.zeros(side.shape), side, heads_of=lambda segments: asked.append(len(segments)) or told(segments))
+    assert asked == [2]
+    with pytest.raises(WireError, match=r"codec int8\(range=ema 0.9\) needs the range of each table"):
+        pack(torch.zeros(side.shape), side)

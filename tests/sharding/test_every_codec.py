@@ -18,6 +18,9 @@ LIKES: list[CodecLike] = [
     *({"codec": name, "rounding": "stochastic"} for name in ("int8", "fp8_e4m3", "mxfp4")),
     {"codec": "natural", "bits": 4},
     {"codec": "qsgd", "bits": 2, "norm": "max"},
+    {"codec": "int4", "range": {"percentile": 90}},
+    {"codec": "int8", "range": {"static": [-3, 3]}, "rounding": "stochastic"},
+    {"codec": "int4", "range": {"static": [-3, 3]}},
 ]
 SIZES = (5, 4, 3, 1)
 

@@ -7,16 +7,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side
+from torchrec_qcomm.wire import Cell, Column, PooledLayout, ReduceLayout, Side
 
-NAMES = ["none", "fp16", "fp8_e4m3", "int8", "int4"]
+SHARED8 = "int8, one range a table"
+SHARED4 = "int4, one range a table"
+CODECS = {name: codecs.get(name) for name in ("none", "fp16", "fp8_e4m3", "int8", "int4")}
+CODECS |= {SHARED8: codecs.get({"codec": "int8", "range": {"ema": 0.9}})}
+CODECS |= {SHARED4: codecs.get({"codec": "int4", "range": {"static": [-1, 1]}})}
+NAMES = list(CODECS)
 ROW_BYTES = {
     "none": lambda d: 4 * d,
     "fp16": lambda d: 2 * d,
     "fp8_e4m3": lambda d: d + 1,
     "int8": lambda d: d + 8,
     "int4": lambda d: (d + 1) // 2 + 4,
+    SHARED8: lambda d: d,
+    SHARED4: lambda d: (d + 1) // 2,
 }
+HEAD_BYTES = {SHARED8: 8, SHARED4: 8}
+"""Once for each table and pair of ranks, if any row goes from one to the other."""
 
 columns = st.builds(Column, st.sampled_from("abcd"), st.integers(1, 9))
 owners = st.lists(st.lists(columns, max_size=6), min_size=1, max_size=4)
@@ -34,7 +43,7 @@ def layout(owned: list[list[Column]], table_codecs: dict) -> PooledLayout[int]:
     """Neighbouring ranks are on one host."""
     return PooledLayout(
         owned,
-        lambda table, link: codecs.get(table_codecs[table, link]),
+        lambda table, link: CODECS[table_codecs[table, link]],
         lambda owner, sample: int(owner // 2 != sample // 2),
         torch.float32,
     )
@@ -44,6 +53,9 @@ def covered(side: Side) -> tuple[torch.Tensor, torch.Tensor]:
     """How often each value and each byte of a side is touched by its blocks."""
     values, buffer = torch.zeros(side.shape, dtype=torch.int32), torch.zeros(side.nbytes, dtype=torch.int32)
     flat = values.view(-1)
+    blocks = [block for layer in side.layers for block in layer.blocks]
+    for head in {head for block in blocks for head in block.heads}:
+        buffer[head : head + 8] += 1
     for block in (block for layer in side.layers for block in layer.blocks):
         row_bytes = block.codec.row_bytes(block.dim, side.dtype)
         for row in range(block.rows):
@@ -76,6 +88,8 @@ def test_what_one_end_sends_the_other_expects(case: tuple) -> None:
         for sample in ranks:
             link = int(owner // 2 != sample // 2)
             by_hand = sum(ROW_BYTES[table_codecs[c.table, link]](c.dim) for c in owned[owner]) * sizes[sample]
+            tables = {c.table for c in owned[owner]} if sizes[sample] else set()
+            by_hand += sum(HEAD_BYTES.get(table_codecs[table, link], 0) for table in tables)
             assert owner_sides[owner].splits[sample] == sample_sides[sample].splits[owner] == by_hand
             assert owner_sides[owner].cells[sample] == sample_sides[sample].cells[owner]
             assert sum(cell.wire_bytes for cell in owner_sides[owner].cells[sample].values()) == by_hand
@@ -125,6 +139,22 @@ def test_a_reduce_scatter_has_a_layer_for_every_owner() -> None:
     assert [layer.twin for layer in samples.layers] == [None, 0, None, 2]
     for owner in range(4):
         assert plan.owner_side(owner, (1, 2, 3, 4)).splits[2] == samples.splits[owner] == samples.layers[owner].nbytes
+
+
+def test_heads_stand_once_before_the_rows_of_a_share() -> None:
+    """Table a has two columns and one range, and b none of its own; nothing is sent where there are no samples."""
+    owned = [[Column("a", 4), Column("b", 3), Column("a", 4)], []]
+    specs = {(t, link): SHARED8 if t == "a" else "fp16" for t in "abcd" for link in (0, 1)}
+    side = layout(owned, specs).owner_side(0, (2, 3))
+    assert side.splits == (8 + 2 * (4 + 4 + 6), 8 + 3 * (4 + 4 + 6))
+    assert [(b.byte_offset, b.heads, b.tables) for b in side.layers[0].blocks] == [
+        (8, (0, 0), ("a", "a")),
+        (16, (), ()),
+        (36 + 8, (36, 36), ("a", "a")),
+        (36 + 16, (), ()),
+    ]
+    assert side.cells[1] == {"a": Cell(3 * 8, 8 + 3 * 8), "b": Cell(3 * 3, 3 * 6)}
+    assert layout(owned, specs).owner_side(0, (0, 3)).splits == (0, 50)
 
 
 def test_sizes_do_not_wrap() -> None:

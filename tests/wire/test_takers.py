@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.wire.test_layout import NAMES, columns, covered
+from tests.wire.test_layout import CODECS, NAMES, columns, covered
 from torchrec_qcomm import codecs
 from torchrec_qcomm.collectives import pack, unpack
 from torchrec_qcomm.wire import Column, ReduceLayout, Side, variable
@@ -22,7 +22,7 @@ def layouts(draw: st.DrawFn) -> tuple[ReduceLayout[int], list[list[int]]]:
     takers = draw(st.permutations([rank for rank in range(ranks) for _ in range(draw(st.integers(1, 3)))]))
     names = {(t, link): draw(st.sampled_from(NAMES)) for t in "abcd" for link in (0, 1)}
     layout: ReduceLayout[int] = ReduceLayout(
-        [owned] * ranks, lambda table, link: codecs.get(names[table, link]), lambda a, b: int(a == b), torch.float32, takers
+        [owned] * ranks, lambda table, link: CODECS[names[table, link]], lambda a, b: int(a == b), torch.float32, takers
     )
     sizes = [draw(st.lists(st.integers(0, 4), min_size=len(owned), max_size=len(owned))) for _ in takers]
     return layout, sizes

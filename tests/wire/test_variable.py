@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.wire.test_layout import NAMES, ROW_BYTES, columns, covered, owners
+from tests.wire.test_layout import CODECS, HEAD_BYTES, NAMES, ROW_BYTES, columns, covered, owners
 from torchrec_qcomm import codecs
 from torchrec_qcomm.errors import WireError
 from torchrec_qcomm.wire import Cell, Column, PooledLayout, ReduceLayout, variable
@@ -29,7 +29,7 @@ def layouts(draw: st.DrawFn) -> tuple[PooledLayout[int], dict, list[list[list[in
         each = [draw(st.lists(st.integers(0, 4), min_size=len(c), max_size=len(c))) for c in owned]
         sizes.append([each[0]] * len(owned) if reduces else each)
     kind = ReduceLayout if reduces else PooledLayout
-    return kind(owned, lambda table, link: codecs.get(names[table, link]), link_of, torch.float32), names, sizes
+    return kind(owned, lambda table, link: CODECS[names[table, link]], link_of, torch.float32), names, sizes
 
 
 def link_of(owner: int, sample: int) -> int:
@@ -66,7 +66,13 @@ def test_what_one_end_sends_the_other_expects(case: tuple) -> None:
             by_hand: dict[str, Cell] = {}
             for column, rows in zip(plan.columns[owner], sizes[sample][owner], strict=True):
                 row = ROW_BYTES[names[column.table, link_of(owner, sample)]](column.dim)
-                by_hand[column.table] = by_hand.get(column.table, Cell()) + Cell(rows * column.dim, rows * row)
+                head = (
+                    0
+                    if by_hand.get(column.table, Cell()).values
+                    else HEAD_BYTES.get(names[column.table, link_of(owner, sample)], 0)
+                )
+                cell = Cell(rows * column.dim, rows * row + (head if rows else 0))
+                by_hand[column.table] = by_hand.get(column.table, Cell()) + cell
             assert owner_sides[owner].cells[sample] == sample_sides[sample].cells[owner] == by_hand
             total = sum(cell.wire_bytes for cell in by_hand.values())
             assert owner_sides[owner].splits[sample] == sample_sides[sample].splits[owner] == total

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from torchrec_qcomm.codecs import ranges
 from torchrec_qcomm.codecs.base import Codec, CodecLike, CodecSpec
+from torchrec_qcomm.codecs.clipped import Clipped
 from torchrec_qcomm.codecs.fp8 import Fp8E4M3, Fp8E5M2
 from torchrec_qcomm.codecs.half import Bf16, Fp16
 from torchrec_qcomm.codecs.int2 import Int2
@@ -15,6 +17,7 @@ from torchrec_qcomm.codecs.int8 import Int8, Int8Fbgemm
 from torchrec_qcomm.codecs.lut import Lut2, Lut4
 from torchrec_qcomm.codecs.mx import Mxfp4, Mxfp8
 from torchrec_qcomm.codecs.natural import Natural
+from torchrec_qcomm.codecs.one_range import Int4OneRange, Int8OneRange
 from torchrec_qcomm.codecs.onebit import OneBit
 from torchrec_qcomm.codecs.qsgd import Qsgd
 from torchrec_qcomm.codecs.raw import Fp32, NoneCodec
@@ -43,6 +46,9 @@ _REGISTRY: dict[str, dict[str, type[Any]]] = {
     "onebit": {"reference": OneBit},
     "sign": {"reference": Sign},
 }
+
+_OF_TABLE: dict[str, type[Any]] = {"int8": Int8OneRange, "int4": Int4OneRange}
+"""The codecs that take a ``range``, and what they are when the rows of a table share it; whatever the backend."""
 
 
 def names() -> tuple[str, ...]:
@@ -74,15 +80,22 @@ def get(like: CodecLike, backend: str | None = None) -> Codec:
     """
     name, params = _parse(like)
     entry = _entry(name)
+    wanted = ranges.parse(f"codec {name}, range", params.pop("range", None))
+    if wanted is not None and name not in _OF_TABLE:
+        wrong, rest = "this codec knows no range but each row's own", f"row; others with {', '.join(_OF_TABLE)}"
+        raise CodecError(describe(f"codec {name}, range", wrong, got=str(wanted), allowed=rest))
     backend = list(entry)[-1] if backend is None else backend
     if backend not in entry:
         raise CodecError(describe(f"codec {name}", "no such backend", got=backend, allowed=entry))
     allowed = [f.name for f in fields(entry[backend])]
     for param in params:
         if param not in allowed:
-            raise CodecError(describe(f"codec {name}", "unknown parameter", got=param, allowed=allowed or "no parameters"))
+            known = [*allowed, "range"] if name in _OF_TABLE else allowed
+            raise CodecError(describe(f"codec {name}", "unknown parameter", got=param, allowed=known or "no parameters"))
+    if wanted is not None and wanted.of_table:
+        return _OF_TABLE[name](**params, range=wanted)
     codec: Codec = entry[backend](**params)
-    return codec
+    return codec if wanted is None else Clipped(codec, wanted)  # type: ignore[arg-type]
 
 
 def spec(like: CodecLike) -> CodecSpec:

@@ -151,6 +151,10 @@ class RowCodec(ABC):
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
         """Decode ``rows [*lead, row_bytes]`` into FP32 ``x [*lead, dim]``."""
 
+    def _parts(self, source: torch.Tensor, target: torch.Tensor, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """How a payload is cut: see `chunks`."""
+        return chunks(source, target, rows)
+
     def check_payload(self, dtype: torch.dtype) -> None:
         check_float(self, dtype)
 
@@ -167,7 +171,7 @@ class RowCodec(ABC):
         else:
             check_tensor(f"codec {self.spec}, encode, out", out, shape, torch.uint8)
         scratch = Scratch(values.device)
-        for part, rows in chunks(values.detach(), out, _chunk_rows(values.device, dim)):
+        for part, rows in self._parts(values.detach(), out, _chunk_rows(values.device, dim)):
             # Several passes follow, and the reductions among them are slow on strides: a copy pays for itself.
             direct = part.dtype == torch.float32 and part.is_contiguous()
             x = part if direct else scratch.take("input", tuple(part.shape)).copy_(part)
@@ -185,7 +189,7 @@ class RowCodec(ABC):
         if out is None:
             out = torch.empty(shape, dtype=dtype, device=data.device)
         scratch = Scratch(data.device)
-        for rows, x in chunks(data, out.detach(), _chunk_rows(data.device, dim)):
+        for rows, x in self._parts(data, out.detach(), _chunk_rows(data.device, dim)):
             if dtype == torch.float32:
                 self._decode_rows(rows, x, scratch)
             else:

@@ -9,7 +9,7 @@ collective in both directions. All state of a call lives in its `Exchange`: any 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.profiler import record_function
 
 from torchrec_qcomm.codecs import Noise
-from torchrec_qcomm.collectives.pack import pack, unpack
+from torchrec_qcomm.collectives.pack import HeadsOf, pack, unpack
 from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.wire import Side
 
@@ -49,6 +49,7 @@ class Exchange:
         gradient_divisor: asked in backward for what the gradient of the lookup is divided by.
         sent: told ``(direction, side, buffer)`` at every launch, with what is about to be given to the collective.
         noise: the random stream of this exchange; each direction has its own part of it.
+        heads_of: for each direction, as `pack` takes it.
     """
 
     def __init__(
@@ -58,9 +59,11 @@ class Exchange:
         gradient_divisor: Callable[[], int],
         sent: Callable[[str, Side, torch.Tensor], None],
         noise: Noise | None = None,
+        heads_of: Mapping[str, HeadsOf] | None = None,
     ) -> None:
         self._group, self._plan = group, plan
         self._gradient_divisor, self._sent, self._noise = gradient_divisor, sent, noise
+        self._heads_of = heads_of or {}
         self._flight: tuple[dist.Work, torch.Tensor, torch.Tensor] | None = None
         self._token: torch.Tensor | None = None
 
@@ -79,7 +82,7 @@ class Exchange:
 
     def _launch(self, direction: str, values: torch.Tensor, out: Side, into: Side) -> None:
         noise = None if self._noise is None else replace(self._noise, site=f"{self._noise.site}/{direction}")
-        send = pack(values, out, noise)
+        send = pack(values, out, noise, self._heads_of.get(direction))
         receive = torch.empty(into.nbytes, dtype=torch.uint8, device=send.device)
         self._sent(direction, out, send)
         with record_function(f"## qcomm all_to_all {direction} ##"):

@@ -3,7 +3,7 @@
 from torchrec_qcomm.sharding.embedding import QCommEmbeddingCollectionSharder, QCommShardedEmbeddingCollection
 from torchrec_qcomm.sharding.embedding_bag import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection
 from torchrec_qcomm.sharding.sharders import default_sharders
-from torchrec_qcomm.sharding.steps import load_state_dict, state_dict
+from torchrec_qcomm.sharding.state import load_state_dict, state_dict
 from torchrec_qcomm.sharding.traffic import TrafficMeter, measure_traffic
 
 __all__ = [

@@ -11,7 +11,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingEnv
 
 from torchrec_qcomm.sharding.agreement import agree
 from torchrec_qcomm.sharding.start_up import TableConfig, check_plan, common_record, exchange_group, site_codecs
-from torchrec_qcomm.sharding.steps import Steps
+from torchrec_qcomm.sharding.state import ExchangeState
 from torchrec_qcomm.sharding.traffic import Meters
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class QCommCollection:
     Attributes:
         quantized: TorchRec's sharding types, and the classes that shard so with the exchange quantized.
         qcomm_meters: what counts the exchanges of this module.
-        qcomm_steps: what keys their random streams.
+        qcomm_state: what they remember.
     """
 
     quantized: ClassVar[Mapping[str, type]]
@@ -51,8 +51,8 @@ class QCommCollection:
 
         agree(exchange_group(env), module_fqn or "", qcomm.agreement_timeout, record)
         self._qcomm, self._qcomm_rules_checked = qcomm, False
-        self.qcomm_meters, self.qcomm_steps = Meters(), Steps(qcomm.seed)
-        self._qcomm_name = f"{module_fqn or ''}/{'/'.join(config.name for config in configs)}"
+        name = f"{module_fqn or ''}/{'/'.join(config.name for config in configs)}"
+        self.qcomm_meters, self.qcomm_state = Meters(), ExchangeState(qcomm.seed, name)
         super().__init__(module, plan, env, module_fqn=module_fqn, **kwargs)  # type: ignore[call-arg]
 
     @staticmethod
@@ -69,8 +69,7 @@ class QCommCollection:
             *args,
             sites=self._qcomm_sites,
             meters=self.qcomm_meters,
-            steps=self.qcomm_steps,
-            name=self._qcomm_name,
+            state=self.qcomm_state,
             **kwargs,
         )
 
@@ -99,7 +98,7 @@ class QCommCollection:
 
     @torch.compiler.disable
     def _advance(self) -> None:
-        self.qcomm_steps.step += self.training  # type: ignore[attr-defined]
+        self.qcomm_state.advance(self.training)  # type: ignore[attr-defined]
 
     def _check_rules(self) -> None:
         if not self._qcomm_rules_checked:

@@ -10,10 +10,12 @@ import torch.distributed as dist
 from torchrec.distributed.comm_ops import get_gradient_division
 from torchrec.distributed.types import Awaitable
 
+from torchrec_qcomm.codecs.one_range import OneRange
 from torchrec_qcomm.collectives import Exchange, Plan
 from torchrec_qcomm.policy import Direction, Link
+from torchrec_qcomm.sharding.running_ranges import Site
 from torchrec_qcomm.sharding.sites import SiteCodecs
-from torchrec_qcomm.sharding.steps import Steps
+from torchrec_qcomm.sharding.state import ExchangeState
 from torchrec_qcomm.sharding.traffic import Meters
 from torchrec_qcomm.wire import Column, PooledLayout, Side
 
@@ -43,8 +45,8 @@ class Hop:
         meters: where launches are counted.
         layout: `PooledLayout` where ranks own whole vectors, `ReduceLayout` where a vector is the sum of all ranks'.
         takers: for each batch in a lookup, the rank of the group that takes it; by default each rank its own.
-        steps: of the collection; by default, of this hop alone, and it stays at the first.
-        name: tells the random streams of this hop from those of others.
+        state: of the collection; by default, of this hop alone, and its step stays the first.
+        name: of the sharding; tells the state of this hop from that of others, together with its ranks.
 
     Attributes:
         me: this rank, as a rank of the group.
@@ -60,13 +62,15 @@ class Hop:
         meters: Meters,
         layout: type[PooledLayout] = PooledLayout,
         takers: Sequence[int] | None = None,
-        steps: Steps | None = None,
+        state: ExchangeState | None = None,
         name: str = "",
     ) -> None:
         self.group, self._dtype, self._meters = group, dtype, meters
         self._ranks = dist.get_process_group_ranks(group)
         self.me = group.rank()
-        self._steps, self._name = steps or Steps(), name
+        self._state = state or ExchangeState()
+        # Of all groups that a rank is in, no two have the same first rank, last rank and size.
+        self._name = f"{name}, ranks {self._ranks[0]} to {self._ranks[-1]}, {len(self._ranks)} in all"
         for table in {column.table for owned in columns for column in owned}:
             sites.check_payload(table, dtype)
 
@@ -77,14 +81,28 @@ class Hop:
             layout(columns, partial(sites.codec, direction=direction), link_of, dtype, takers)
             for direction in (Direction.FORWARD, Direction.BACKWARD)
         )
+        self._ranges = {
+            str(direction): self._state.ranges_of(f"{self._name}/{direction}", self._ranks[self.me], ranged)
+            for direction in Direction
+            if (ranged := self._ranged(sites, direction, columns))
+        }
 
     def start(self, lookup: torch.Tensor, plan: Plan) -> ExchangeAwaitable:
         """Start the exchange of a lookup that is shaped as planned."""
-        noise = self._steps.noise(self._ranks[self.me], self._name)
-        exchange = Exchange(self.group, plan, self._gradient_divisor, self._count, noise)
+        noise = self._state.noise(self._ranks[self.me], self._name)
+        # Backward goes by what the forward was for.
+        heads_of = {to: partial(ranges.heads, training=self._state.training) for to, ranges in self._ranges.items()}
+        exchange = Exchange(self.group, plan, self._gradient_divisor, self._count, noise, heads_of)
         # A rank without tables looks up FP32 whatever the others do; TorchRec's own exchange is killed by that.
         exchange.start(lookup.to(self._dtype))
         return ExchangeAwaitable(exchange)
+
+    def _ranged(self, sites: SiteCodecs, direction: Direction, columns: Sequence[Sequence[Column]]) -> set[Site]:
+        """What this rank sends of tables whose rows share a range."""
+        senders = [columns[self.me]] if direction == Direction.FORWARD else columns
+        tables = {column.table for owned in senders for column in owned}
+        found = ((table, sites.codec(table, direction, link)) for table in tables for link in Link)
+        return {(table, codec) for table, codec in found if isinstance(codec, OneRange)}
 
     def _gradient_divisor(self) -> int:
         return self.group.size() if get_gradient_division() else 1

@@ -16,7 +16,7 @@ from torchrec_qcomm.collectives import Plan
 from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.sites import SiteCodecs
-from torchrec_qcomm.sharding.steps import Steps
+from torchrec_qcomm.sharding.state import ExchangeState
 from torchrec_qcomm.sharding.traffic import Meters
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, variable
 
@@ -33,7 +33,7 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         callbacks: applied to the result in order, as TorchRec's own dist does.
         layout: `PooledLayout` where ranks own whole vectors, `ReduceLayout` where a vector is the sum of all ranks'.
         takers: for each batch in a lookup, the rank of the group that takes it; by default each rank its own.
-        steps, name: as for `Hop`.
+        state, name: as for `Hop`.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         callbacks: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (),
         layout: type[PooledLayout] = PooledLayout,
         takers: Sequence[int] | None = None,
-        steps: Steps | None = None,
+        state: ExchangeState | None = None,
         name: str = "",
     ) -> None:
         super().__init__()
-        self._hop = Hop(group, columns, dtype, sites, meters, layout, takers, steps, name)
+        self._hop = Hop(group, columns, dtype, sites, meters, layout, takers, state, name)
         self._callbacks = list(callbacks)
 
     @torch.compiler.disable

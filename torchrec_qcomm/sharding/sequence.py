@@ -15,7 +15,7 @@ from torchrec_qcomm.collectives import Plan, from_wire, to_wire
 from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.sharding.hop import ExchangeAwaitable, Hop
 from torchrec_qcomm.sharding.sites import SiteCodecs
-from torchrec_qcomm.sharding.steps import Steps
+from torchrec_qcomm.sharding.state import ExchangeState
 from torchrec_qcomm.sharding.traffic import Meters
 from torchrec_qcomm.wire import Column, Pieces, sequence, variable
 
@@ -34,7 +34,7 @@ class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torc
         dtype: of every rank's lookup, and so of the result.
         sites: the codecs.
         meters: where launches are counted.
-        steps, name: as for `Hop`.
+        state, name: as for `Hop`.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torc
         dtype: torch.dtype,
         sites: SiteCodecs,
         meters: Meters,
-        steps: Steps | None = None,
+        state: ExchangeState | None = None,
         name: str = "",
     ) -> None:
         super().__init__()
-        self._hop = Hop(group, columns, dtype, sites, meters, steps=steps, name=name)
+        self._hop = Hop(group, columns, dtype, sites, meters, state=state, name=name)
 
     @torch.compiler.disable
     def forward(

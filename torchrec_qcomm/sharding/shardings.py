@@ -27,7 +27,7 @@ from torchrec_qcomm.sharding.hosts import require_hosts
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist, QCommTwoHopEmbeddingDist
 from torchrec_qcomm.sharding.sequence import QCommSequenceEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
-from torchrec_qcomm.sharding.steps import Steps
+from torchrec_qcomm.sharding.state import ExchangeState
 from torchrec_qcomm.sharding.traffic import Meters
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout
 
@@ -37,9 +37,9 @@ class _Quantized:
 
     layout: type[PooledLayout] = PooledLayout
 
-    def __init__(self, *args: Any, sites: SiteCodecs, meters: Meters, steps: Steps, name: str, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, sites: SiteCodecs, meters: Meters, state: ExchangeState, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._sites, self._meters, self._steps, self._name = sites, meters, steps, f"{name}/{type(self).__name__}"
+        self._sites, self._meters, self._state = sites, meters, state
 
     def create_output_dist(
         self, device: torch.device | None = None
@@ -71,9 +71,8 @@ class _Quantized:
             callbacks,
             layout,
             takers,
-            self._steps,
-            # The hops of one sharding differ in their ranks.
-            f"{self._name}/{dist.get_process_group_ranks(group)}",
+            self._state,
+            type(self).__name__,
         )
 
     def _columns(self) -> list[list[Column]]:
@@ -117,8 +116,8 @@ class _QuantizedSequence(_Quantized):
     """For sequences, which are moved and never summed: one hop, whoever owns the rows."""
 
     def _replace(self, callbacks: Sequence[Any]) -> nn.Module:
-        group, dtype = self._pg, self._dtype()  # type: ignore[attr-defined]
-        return QCommSequenceEmbeddingDist(group, self._columns(), dtype, self._sites, self._meters, self._steps, self._name)
+        group, dtype, name = self._pg, self._dtype(), type(self).__name__  # type: ignore[attr-defined]
+        return QCommSequenceEmbeddingDist(group, self._columns(), dtype, self._sites, self._meters, self._state, name)
 
 
 class QCommTwPooledEmbeddingSharding(_Quantized, TwPooledEmbeddingSharding):

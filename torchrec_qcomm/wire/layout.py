@@ -8,6 +8,10 @@ A pooled exchange moves, for every owner rank *o* and sample rank *s*, one wire 
 Columns of one codec and dim stand together on the wire, so that a codec is called once for all of them. Rows to one
 destination are contiguous, destinations follow each other in rank order. Both ends derive the plan from the same columns,
 codecs and batch sizes, and nothing about it is sent.
+
+Where the rows of a table share a range, that stands once before the first row that goes from one rank to another:
+
+    bytes from o to s            [head of t0] [head of t2] [row of sample 0] [row of sample 1] ...
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from torchrec_qcomm.codecs import Codec
+from torchrec_qcomm.wire.heads import Heads, table_cell
 from torchrec_qcomm.wire.traffic import Cell
 
 
@@ -44,6 +49,8 @@ class Block:
         stride: values from one sample to the next.
         byte_offset: where the first sample's bytes start in the buffer.
         byte_stride: bytes from one sample to the next.
+        tables: of each vector of a sample, and
+        heads: where in the buffer its range stands; both empty unless the codec needs one.
     """
 
     codec: Codec
@@ -53,6 +60,8 @@ class Block:
     stride: int
     byte_offset: int
     byte_stride: int
+    tables: tuple[str, ...] = ()
+    heads: tuple[int, ...] = ()
 
     @property
     def adjacent(self) -> bool:
@@ -107,18 +116,25 @@ class _Group:
     dim: int
     offsets: tuple[int, ...]
     byte_offset: int
+    tables: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _WireRow:
-    """One sample's bytes between an owner and a sample rank."""
+    """One sample's bytes between an owner and a sample rank, and what stands once before those of all samples."""
 
     groups: tuple[_Group, ...]
     values: int
     nbytes: int
     cells: dict[str, Cell]
+    heads: Heads
 
-    def blocks(self, rows: int, offset: int, stride: int, byte_offset: int) -> list[Block]:
+    def share(self, rows: int) -> int:
+        """Bytes of so many samples."""
+        return self.heads.nbytes + rows * self.nbytes if rows else 0
+
+    def blocks(self, rows: int, offset: int, stride: int, byte_offset: int, share: int) -> list[Block]:
+        """``share``: where the bytes between the two ranks start; the other numbers are those of a `Block`."""
         return [
             Block(
                 group.codec,
@@ -128,13 +144,15 @@ class _WireRow:
                 stride,
                 byte_offset + group.byte_offset,
                 self.nbytes,
+                group.tables if group.codec.segment_bytes else (),
+                tuple(share + self.heads.offsets[table] for table in group.tables) if group.codec.segment_bytes else (),
             )
             for group in self.groups
             if rows
         ]
 
     def counted(self, rows: int) -> dict[str, Cell]:
-        return {table: Cell(cell.values * rows, cell.wire_bytes * rows) for table, cell in self.cells.items()}
+        return {table: table_cell(cell, rows, self.heads.sizes.get(table, 0)) for table, cell in self.cells.items()}
 
 
 @dataclass(slots=True)
@@ -145,6 +163,7 @@ class _Run:
     rows: int
     row: int
     byte: int
+    share: int
 
     @property
     def end(self) -> int:
@@ -200,18 +219,21 @@ class PooledLayout(Generic[LinkT]):
     def _plan_row(self, owner: int, link: LinkT) -> _WireRow:
         columns = self.columns[owner]
         starts = [0, *accumulate(column.dim for column in columns)]
-        members: dict[tuple[Codec, int], list[int]] = {}
+        members: dict[tuple[Codec, int], list[tuple[int, str]]] = {}
         cells: dict[str, Cell] = {}
         for column, start in zip(columns, starts, strict=False):
             codec = self.codec_of(column.table, link=link)
-            members.setdefault((codec, column.dim), []).append(start)
+            members.setdefault((codec, column.dim), []).append((start, column.table))
             cell = Cell(column.dim, codec.row_bytes(column.dim, self.dtype))
             cells[column.table] = cells.get(column.table, Cell()) + cell
         groups, nbytes = [], 0
-        for (codec, dim), offsets in members.items():
-            groups.append(_Group(codec, dim, tuple(offsets), nbytes))
+        sizes: dict[str, int] = {}
+        for (codec, dim), found in members.items():
+            offsets, tables = zip(*found, strict=True)
+            groups.append(_Group(codec, dim, offsets, nbytes, tables))
             nbytes += len(offsets) * codec.row_bytes(dim, self.dtype)
-        return _WireRow(tuple(groups), starts[-1], nbytes, cells)
+            sizes |= dict.fromkeys(tables, codec.segment_bytes)
+        return _WireRow(tuple(groups), starts[-1], nbytes, cells, Heads.of(sizes))
 
     def dealt(self, batches: Sequence[T]) -> list[list[T]]:
         """A lookup's batches, by the rank that takes them, in order."""
@@ -229,8 +251,9 @@ class PooledLayout(Generic[LinkT]):
         """
         wire_rows = [self._wire_row(rank, sample) for sample in range(len(self.columns))]
         samples = [sum(sizes) for sizes in self.dealt(batch_sizes)]
-        splits = tuple(w.nbytes * size for w, size in zip(wire_rows, samples, strict=True))
-        position = list(accumulate(splits, initial=0))
+        splits = tuple(w.share(size) for w, size in zip(wire_rows, samples, strict=True))
+        shares = list(accumulate(splits, initial=0))
+        position = [share + w.heads.nbytes for w, share in zip(wire_rows, shares, strict=False)]
         runs: list[_Run] = []
         row = 0
         for taker, size in zip(self.takers, batch_sizes, strict=True):
@@ -239,11 +262,11 @@ class PooledLayout(Generic[LinkT]):
             if runs and runs[-1].wire_row == wire_row and runs[-1].end == byte:
                 runs[-1].rows += size
             elif size:
-                runs.append(_Run(wire_row, size, row, byte))
+                runs.append(_Run(wire_row, size, row, byte, shares[taker]))
             row += size
             position[taker] += size * wire_row.nbytes
         width = sum(column.dim for column in self.columns[rank])
-        blocks = [block for run in runs for block in run.wire_row.blocks(run.rows, run.row * width, width, run.byte)]
+        blocks = [block for run in runs for block in run.wire_row.blocks(run.rows, run.row * width, width, run.byte, run.share)]
         return Side(
             shape=(row, width),
             dtype=self.dtype,
@@ -264,14 +287,14 @@ class PooledLayout(Generic[LinkT]):
         blocks: list[Block] = []
         column = byte = 0
         for wire_row in wire_rows:
-            blocks += wire_row.blocks(batch_size, column, width, byte)
+            blocks += wire_row.blocks(batch_size, column, width, byte + wire_row.heads.nbytes, byte)
             column += wire_row.values
-            byte += batch_size * wire_row.nbytes
+            byte += wire_row.share(batch_size)
         return Side(
             shape=(batch_size, width),
             dtype=self.dtype,
             layers=(Layer(tuple(blocks), 0, byte),),
-            splits=tuple(w.nbytes * batch_size for w in wire_rows),
+            splits=tuple(w.share(batch_size) for w in wire_rows),
             cells=tuple(w.counted(batch_size) for w in wire_rows),
         )
 
@@ -290,9 +313,10 @@ class ReduceLayout(PooledLayout[LinkT]):
         layers: list[Layer] = []
         byte = 0
         for i, wire_row in enumerate(wire_rows):
-            nbytes = batch_size * wire_row.nbytes
+            nbytes = wire_row.share(batch_size)
             twin = next((j for j in range(i) if wire_rows[j] == wire_row), None)
-            layers.append(Layer(tuple(wire_row.blocks(batch_size, 0, width, byte)), byte, nbytes, twin))
+            blocks = wire_row.blocks(batch_size, 0, width, byte + wire_row.heads.nbytes, byte)
+            layers.append(Layer(tuple(blocks), byte, nbytes, twin))
             byte += nbytes
         return Side(
             shape=(batch_size, width),

@@ -20,7 +20,7 @@ from typing import Generic
 from torchrec_qcomm.codecs import Codec
 from torchrec_qcomm.wire.layout import Column, Layer, LinkT, PooledLayout, Side
 from torchrec_qcomm.wire.traffic import Cell
-from torchrec_qcomm.wire.walk import Walk, cells_of, nbytes_of, require_one_each, sites_of
+from torchrec_qcomm.wire.walk import Walk, cells_of, heads_of, nbytes_of, require_one_each, sites_of
 
 _WHAT = "number of ids"
 
@@ -99,7 +99,8 @@ class _Shares(Generic[LinkT]):
         for key in keys:
             groups.setdefault(key, len(groups))
         order = sorted(range(len(columns)), key=lambda column: groups[keys[column]])
-        self._walk.add([columns[i] for i in order], [sites[i] for i in order], [counts[i] for i in order])
+        in_order = [columns[i] for i in order], [sites[i] for i in order], [counts[i] for i in order]
+        self._walk.add(*in_order, self._walk.open(heads_of(*in_order)))
         self._cells.append(cells_of(columns, sites, counts))
         return order
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from torchrec_qcomm.wire.layout import Layer, LinkT, PooledLayout, ReduceLayout, Side
-from torchrec_qcomm.wire.walk import Walk, cells_of, nbytes_of, require_one_each, sites_of
+from torchrec_qcomm.wire.walk import Walk, cells_of, heads_of, nbytes_of, require_one_each, sites_of
 
 
 def by_owner(layout: PooledLayout[LinkT], numbers: Sequence[int], what: str = "batch size") -> list[Sequence[int]]:
@@ -40,15 +40,17 @@ def owner_side(layout: PooledLayout[LinkT], rank: int, batch_sizes: Sequence[Seq
     require_one_each([len(columns)] * len(layout.takers), batch_sizes)
     links = [layout.link_of(rank, sample) for sample in range(len(layout.columns))]
     sites = {link: sites_of(layout, columns, link) for link in links}
-    cells = [
-        cells_of(columns, sites[link], [sum(rows) for rows in zip(*batches, strict=True)])
-        for link, batches in zip(links, layout.dealt(batch_sizes), strict=True)
-    ]
+    totals = [[sum(rows) for rows in zip(*batches, strict=True)] for batches in layout.dealt(batch_sizes)]
+    cells = [cells_of(columns, sites[link], rows) for link, rows in zip(links, totals, strict=True)]
     splits = [nbytes_of(table) for table in cells]
-    walk, position = Walk(), list(accumulate(splits, initial=0))
+    walk, position, heads = Walk(), list(accumulate(splits, initial=0)), []
+    for taker, (link, rows) in enumerate(zip(links, totals, strict=True)):
+        walk.byte = position[taker]
+        heads.append(walk.open(heads_of(columns, sites[link], rows)))
+        position[taker] = walk.byte
     for taker, sizes in zip(layout.takers, batch_sizes, strict=True):
         walk.byte = position[taker]
-        walk.add(columns, sites[links[taker]], sizes)
+        walk.add(columns, sites[links[taker]], sizes, heads[taker])
         position[taker] = walk.byte
     return Side((walk.value,), layout.dtype, (Layer(tuple(walk.blocks), 0, sum(splits)),), tuple(splits), tuple(cells))
 
@@ -74,7 +76,7 @@ def sample_side(layout: PooledLayout[LinkT], rank: int, batch_sizes: Sequence[Se
         sites = sites_of(layout, columns, link)
         if isinstance(layout, ReduceLayout):
             walk.value, walk.blocks = 0, []
-        walk.add(columns, sites, sizes)
+        walk.add(columns, sites, sizes, walk.open(heads_of(columns, sites, sizes)))
         cells.append(cells_of(columns, sites, sizes))
         if isinstance(layout, ReduceLayout):
             twin = next((i for i in range(owner) if links[i] == link), None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from torchrec_qcomm.codecs import Codec
 from torchrec_qcomm.errors import WireError, describe
+from torchrec_qcomm.wire.heads import Heads, table_cell
 from torchrec_qcomm.wire.layout import Block, Column, LinkT, PooledLayout
 from torchrec_qcomm.wire.traffic import Cell
 
@@ -18,11 +20,19 @@ def sites_of(layout: PooledLayout[LinkT], columns: Sequence[Column], link: LinkT
     return [(codec, codec.row_bytes(column.dim, layout.dtype)) for codec, column in zip(found, columns, strict=True)]
 
 
+def heads_of(columns: Sequence[Column], sites: Sequence[Site], sizes: Sequence[int]) -> Heads:
+    """What stands before so many rows of each column: a head for each table that has any, and whose codec needs one."""
+    present = zip(columns, sites, sizes, strict=True)
+    return Heads.of({column.table: codec.segment_bytes for column, (codec, _), rows in present if rows})
+
+
 def cells_of(columns: Sequence[Column], sites: Sequence[Site], sizes: Sequence[int]) -> dict[str, Cell]:
-    """What so many rows of each column come to, by table."""
+    """What so many rows of each column come to, heads included, by table."""
     found: dict[str, Cell] = {}
     for column, (_, row_bytes), rows in zip(columns, sites, sizes, strict=True):
-        found[column.table] = found.get(column.table, Cell()) + Cell(rows * column.dim, rows * row_bytes)
+        found[column.table] = found.get(column.table, Cell()) + table_cell(Cell(column.dim, row_bytes), rows, 0)
+    for table, size in heads_of(columns, sites, sizes).sizes.items():
+        found[table] += Cell(0, size)
     return found
 
 
@@ -44,17 +54,26 @@ class Walk:
         self.value = self.byte = 0
         self.blocks: list[Block] = []
 
-    def add(self, columns: Sequence[Column], sites: Sequence[Site], sizes: Sequence[int]) -> None:
-        """One batch."""
-        for column, (codec, row_bytes), rows in zip(columns, sites, sizes, strict=True):
-            self._block(codec, row_bytes, column.dim, rows)
+    def open(self, heads: Heads) -> dict[str, int]:
+        """Pass over the heads of a share; returns where in the buffer that of each table is."""
+        found = {table: self.byte + offset for table, offset in heads.offsets.items()}
+        self.byte += heads.nbytes
+        return found
 
-    def _block(self, codec: Codec, row_bytes: int, dim: int, rows: int) -> None:
+    def add(self, columns: Sequence[Column], sites: Sequence[Site], sizes: Sequence[int], heads: Mapping[str, int]) -> None:
+        """One batch; ``heads``: where those of its share are."""
+        for column, (codec, row_bytes), rows in zip(columns, sites, sizes, strict=True):
+            head = heads.get(column.table)
+            self._block(codec, row_bytes, column, rows, () if head is None else (head,))
+
+    def _block(self, codec: Codec, row_bytes: int, column: Column, rows: int, heads: tuple[int, ...]) -> None:
         last = self.blocks[-1] if self.blocks else None
-        alike = last is not None and (last.codec, last.dim) == (codec, dim)
+        tables = (column.table,) if heads else ()
+        alike = last is not None and (last.codec, last.dim, last.heads) == (codec, column.dim, heads)
         if last is not None and alike and last.byte_offset + last.rows * row_bytes == self.byte:
-            self.blocks[-1] = Block(codec, dim, last.rows + rows, last.offsets, dim, last.byte_offset, row_bytes)
+            self.blocks[-1] = replace(last, rows=last.rows + rows)
         elif rows:
-            self.blocks.append(Block(codec, dim, rows, (self.value,), dim, self.byte, row_bytes))
-        self.value += rows * dim
+            offsets, stride = (self.value,), column.dim
+            self.blocks.append(Block(codec, column.dim, rows, offsets, stride, self.byte, row_bytes, tables, heads))
+        self.value += rows * column.dim
         self.byte += rows * row_bytes

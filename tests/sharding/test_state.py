@@ -112,10 +112,10 @@ class Steps(torch.nn.Module):
     """Stands for a sharded collection."""
 
     def __init__(self) -> None:
-        from torchrec_qcomm.sharding.steps import Steps as Counted
+        from torchrec_qcomm.sharding.state import ExchangeState as Counted
 
         super().__init__()
-        self.qcomm_steps = Counted()
+        self.qcomm_state = Counted()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,115 @@
+"""What the exchanges of a collection remember from step to step; saved apart from TorchRec's state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from torchrec_qcomm.codecs import Noise
+from torchrec_qcomm.errors import ShardingError, describe
+from torchrec_qcomm.sharding.running_ranges import RunningRanges, Site
+
+
+class ExchangeState:
+    """The memory of one sharded collection.
+
+    Args:
+        seed: of the run's random streams.
+        name: of the collection, in them.
+
+    Attributes:
+        step: forwards in training mode so far; evaluation does not count.
+        training: whether the collection is in training mode.
+        ranges: by exchange and direction, the ranges of tables whose rows share one.
+    """
+
+    def __init__(self, seed: int = 0, name: str = "") -> None:
+        self.seed, self.name = seed, name
+        self.step, self.training = 0, True
+        self.ranges: dict[str, RunningRanges] = {}
+        self.rank = 0
+
+    def advance(self, training: bool) -> None:
+        """Begin a forward."""
+        self.training = training
+        self.step += training
+
+    def noise(self, rank: int, exchange: str) -> Noise:
+        """The random stream of the current step, for an exchange at a global rank."""
+        return Noise(self.seed, self.step, rank, f"{self.name}/{exchange}")
+
+    def ranges_of(self, exchange: str, rank: int, sites: Iterable[Site]) -> RunningRanges:
+        """The ranges of an exchange and direction at a global rank; what is already known of the same tables is kept."""
+        made = RunningRanges(sites)
+        if (known := self.ranges.get(exchange)) is not None:
+            made.adopt(known)
+        self.ranges[exchange], self.rank = made, rank
+        return made
+
+
+def state_dict(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """What the exchanges of ``model`` remember, by the path of the collection.
+
+    ``step``: forwards in training, the same on all ranks. ``ranges``, if a table has a range of its own: for this rank (``"rank
+    3"``), exchange and direction, and table, the moving averages ``minimum``, ``maximum``, ``mean`` and ``std`` of what the
+    rank sent, how many ``updates`` and ``values`` they are of, and how many values were ``saturated`` or ``not finite``; scalar
+    tensors. Every rank has other ones, so every rank saves its own; the keys differ, as `torch.distributed.checkpoint` wants.
+
+    It is apart from ``model.state_dict()``, which stays TorchRec's own. Save it beside that: a run that is resumed from both
+    goes on with the random streams and ranges that it would have had.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for path, state in _found(model).items():
+        found[path] = {"step": state.step}
+        if state.ranges:
+            found[path]["ranges"] = {f"rank {state.rank}": {name: each.state() for name, each in state.ranges.items()}}
+    return found
+
+
+def load_state_dict(model: nn.Module, state: Mapping[str, Mapping[str, Any]]) -> None:
+    """Set what `state_dict` returned on this rank; what it holds of other ranks is passed over.
+
+    Without ``ranges`` their statistics begin anew, as they must on other ranks than those that saved them.
+
+    Raises:
+        ShardingError: ``state`` is of another model or rank, or has something else in it; nothing is set then.
+    """
+    found = _found(model)
+    if state.keys() != found.keys():
+        wrong = "of another model: not the same collections"
+        raise ShardingError(describe("load_state_dict", wrong, got=sorted(state), allowed=found))
+    for path, saved in state.items():
+        step = saved.get("step")
+        known = {"step"} | ({"ranges"} if found[path].ranges else set())
+        if not {"step"} <= saved.keys() <= known or isinstance(step, bool) or not isinstance(step, int) or step < 0:
+            allowed = "step: 0 or more" + (", and ranges" if found[path].ranges else "")
+            raise ShardingError(describe(f"load_state_dict, {path!r}", "not a state", got=dict(saved), allowed=allowed))
+        if "ranges" in saved:
+            _check_ranges(path, saved["ranges"], found[path])
+    for path, into in found.items():
+        into.step = state[path]["step"]
+        mine = state[path].get("ranges", {}).get(f"rank {into.rank}")
+        for name, ranges in into.ranges.items():
+            ranges.reset() if mine is None else ranges.load(mine[name])
+
+
+def _check_ranges(path: str, saved: Mapping[str, Any], state: ExchangeState) -> None:
+    where, rank = f"load_state_dict, {path!r}: ranges", f"rank {state.rank}"
+    todo = "Leave `ranges` out to begin anew."
+    if rank not in saved:
+        raise ShardingError(describe(where, f"nothing of {rank}", got=sorted(saved), allowed=[rank], todo=todo))
+    if saved[rank].keys() != state.ranges.keys():
+        wrong = "of another plan: not the same exchanges"
+        raise ShardingError(describe(where, wrong, got=sorted(saved[rank]), allowed=state.ranges, todo=todo))
+    for name, ranges in state.ranges.items():
+        ranges.check(f"{where}, {name!r}", saved[rank][name])
+
+
+def _found(model: nn.Module) -> dict[str, ExchangeState]:
+    return {
+        path: state
+        for path, module in model.named_modules()
+        if isinstance(state := getattr(module, "qcomm_state", None), ExchangeState)
+    }
