@@ -36,7 +36,16 @@ PUBLIC = {
         "measure_traffic",
         "Traffic",
     ),
-    *("QCommError", "CodecError", "PolicyError", "ConfigError", "ShardingError", "WireError", "DisagreementError"),
+    *(
+        "QCommError",
+        "CodecError",
+        "PolicyError",
+        "ConfigError",
+        "ShardingError",
+        "WireError",
+        "PlannerError",
+        "DisagreementError",
+    ),
     "__version__",
 }
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         CodecError,
         ConfigError,
         DisagreementError,
+        PlannerError,
         PolicyError,
         QCommError,
         ShardingError,
@@ -58,6 +59,7 @@ __all__ = [
     "ConfigError",
     "ShardingError",
     "WireError",
+    "PlannerError",
     "DisagreementError",
     "__version__",
 ]

@@ -68,6 +68,16 @@ def test_check_prints_the_resolved_policy(config, capsys):
     assert printed.err == ""
 
 
+def test_check_tells_what_a_range_costs_beside_the_rows(config, capsys):
+    config.write_text(
+        CONFIG.replace("{tables: t_big, forward: int4}", "{tables: t_big, forward: {codec: int8, range: {ema: 0.9}}}")
+    )
+    assert main(["check", str(config)]) == 0
+    out = capsys.readouterr().out
+    assert "int8(range=ema 0.9)     0    128  4.00x" in out
+    assert "note: int8(range=ema 0.9) also sends 8 bytes once for each table and pair of ranks: the range of its rows" in out
+
+
 def test_check_without_tables_says_what_it_could_not_check(config, capsys):
     config.write_text("precision: {rules: [{tables: gone, forward: int8}]}")
     assert main(["check", str(config)]) == 0

@@ -95,6 +95,9 @@ def stochastic(name: str) -> CodecLike:
 QSGD4: CodecLike = {"codec": "qsgd", "norm": "max"}
 NATURAL4: CodecLike = {"codec": "natural", "bits": 4}
 
+MOVING8: CodecLike = {"codec": "int8", "range": {"ema": 0.99}}
+MOVING4: CodecLike = {"codec": "int4", "range": {"ema": 0.99}}
+
 FP8 = qc.Policy("fp8_e4m3", "fp8_e5m2")
 INT8 = qc.Policy("int8", "int8")
 INT4 = qc.Policy("int4", "int4")
@@ -102,6 +105,8 @@ INT4 = qc.Policy("int4", "int4")
 ARMS = (
     Arm("FP32 wire (TorchRec)", "adagrad"),
     Arm("none", "adagrad", EXACT, qc.Policy()),
+    Arm("FP16 both ways", "adagrad", EIGHT_BITS, qc.Policy("fp16", {"codec": "fp16", "loss_scale": 1024})),
+    Arm("BF16 both ways", "adagrad", EIGHT_BITS, qc.Policy("bf16", "bf16")),
     Arm("FP8: E4M3 forward, E5M2 backward", "adagrad", EIGHT_BITS, FP8),
     Arm("INT8 both ways", "adagrad", EIGHT_BITS, INT8),
     Arm("INT4 both ways", "adagrad", FOUR_BITS, INT4),
@@ -141,6 +146,8 @@ ARMS = (
     ranged(stochastic("int8"), stochastic("int8")),
     ranged("int8", stochastic("int4")),
     ranged(stochastic("int4"), stochastic("int4")),
+    ranged(MOVING8, MOVING8),
+    ranged(MOVING4, MOVING4),
     ranged("lut4", "lut4"),
     ranged("mxfp4", "mxfp4"),
     ranged("int8", QSGD4),
