@@ -28,6 +28,14 @@ ALL += [({"codec": "qsgd", "bits": b, "norm": n}, "reference") for b, n in ((2, 
 ALL += [({"codec": "natural", "bits": 4}, "reference"), ({"codec": "qsgd", "scale": "e8m0", "norm": "max"}, "reference")]
 ALL += [({"codec": "ternary", "clip": 2.5}, "reference"), ({"codec": "ternary", "scale": "fp16"}, "reference")]
 ALL += [({"codec": "sign", "scale": scale}, "reference") for scale in ("fp32", "fp16", "e8m0")]
+# Codecs with ranges that are not a row's own have limits of their own, so they are in no battery (test_ranges.py).
+RANGED: list[tuple[CodecLike, str]] = [
+    ({"codec": name, "range": wanted, "rounding": rounding}, backend)
+    for name in ("int8", "int4")
+    for wanted in ({"percentile": 99}, {"static": [-2, 1e3]})
+    for rounding in ("nearest", "stochastic")
+    for backend in codecs.backends(name)
+]
 # A stochastic codec's rows depend on where they stand in the payload: such codecs have a battery of their own.
 CASES = [case for case in ALL if not codecs.get(*case).stochastic]
 STOCHASTIC = [case for case in ALL if codecs.get(*case).stochastic]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.codecs.cases import ALL, NOISE, case_id, gaussian
+from tests.codecs.cases import ALL, NOISE, RANGED, case_id, gaussian
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import CodecLike
 
@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("case", ALL, ids=case_id)
+@pytest.mark.parametrize("case", [*ALL, *RANGED], ids=case_id)
 @pytest.mark.parametrize("dim", [1, 5, 64, 127, 128])
 def test_bytes_and_values_equal_the_cpus(case: tuple[CodecLike, str], dim: int) -> None:
     codec = codecs.get(case[0], case[1])
@@ -26,7 +26,7 @@ def test_bytes_and_values_equal_the_cpus(case: tuple[CodecLike, str], dim: int) 
     torch.testing.assert_close(codec.decode(here.cuda(), dim).cpu(), codec.decode(here, dim), rtol=2**-22, atol=0.0)
 
 
-@pytest.mark.parametrize("case", ALL, ids=case_id)
+@pytest.mark.parametrize("case", [*ALL, *RANGED], ids=case_id)
 def test_a_fault_stays_in_its_row(case: tuple[CodecLike, str]) -> None:
     codec = codecs.get(case[0], case[1])
     values = gaussian(9, 37).cuda()

@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.codecs.cases import ALL, DTYPES, as_dtype, case_id, check_contract, takes
+from tests.codecs.cases import ALL, DTYPES, RANGED, as_dtype, case_id, check_contract, takes
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import CodecLike
 
@@ -37,7 +37,7 @@ def payloads(draw: st.DrawFn) -> torch.Tensor:
     return as_dtype(values, draw(st.sampled_from(DTYPES)))
 
 
-@pytest.mark.parametrize("case", ALL, ids=case_id)
+@pytest.mark.parametrize("case", [*ALL, *RANGED], ids=case_id)
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
 @given(values=payloads())
 def test_the_contract_holds_for_any_payload(case: tuple[CodecLike, str], values: torch.Tensor) -> None:
