@@ -53,7 +53,7 @@ def test_the_backend_is_not_part_of_the_spec() -> None:
         ("fp8_e4m2", r"Did you mean 'fp8_e[45]m[32]'\?"),
         ({"codec": "int88"}, "Did you mean 'int8'"),
         ({"codec": "fp16", "loss_scal": 2}, "codec fp16: unknown parameter; got 'loss_scal'; allowed: loss_scale, rounding"),
-        ({"codec": "int8", "bits": 4}, "codec int8: unknown parameter; got 'bits'; allowed: rounding"),
+        ({"codec": "int8", "bits": 4}, "codec int8: unknown parameter; got 'bits'; allowed: range, rounding"),
         ({"codec": "none", "bits": 4}, "codec none: unknown parameter; got 'bits'; allowed: no parameters"),
         ({"loss_scale": 2}, "codec: cannot be read"),
         ({"codec": 8}, "codec: cannot be read"),

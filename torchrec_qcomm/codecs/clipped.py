@@ -62,9 +62,20 @@ class Clipped(RowCodec):
         """The two percentiles of every row, ``[..., 1]``."""
         position = (1 - self.range.numbers[0] / 100) / 2 * (x.shape[-1] - 1)
         first = int(position)
-        weight, count = position - first, min(first + 2, x.shape[-1])
-        ends = []
-        for largest in (False, True):
-            sorted_end = torch.topk(x, count, dim=-1, largest=largest).values
-            ends.append(sorted_end[..., first : first + 1] * (1 - weight) + sorted_end[..., count - 1 :] * weight)
-        return ends[0], ends[1]
+        weight, low, high = position - first, *(_outermost(x, first, largest) for largest in (False, True))
+        return low[0] * (1 - weight) + low[1] * weight, high[0] * (1 - weight) + high[1] * weight
+
+
+def _outermost(x: torch.Tensor, first: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The values at ``first`` and behind it in every row sorted from one end, ``[..., 1]`` each; NaN may be anywhere."""
+    if x.shape[-1] == 1:
+        return x, x
+    if first:
+        found = torch.topk(x, first + 2, dim=-1, largest=largest).values
+        return found[..., first : first + 1], found[..., first + 1 :]
+    # The usual case, and torch.topk is slow on short rows: the outermost value, and that of the others.
+    extreme, beyond = (torch.amax, -torch.inf) if largest else (torch.amin, torch.inf)
+    outer = extreme(x, dim=-1, keepdim=True)
+    same = torch.eq(x, outer, out=torch.empty_like(x))
+    others = extreme(torch.where(same > 0, beyond, x), dim=-1, keepdim=True)
+    return outer, torch.where(same.sum(dim=-1, keepdim=True) > 1, outer, others)

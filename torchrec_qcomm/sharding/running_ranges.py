@@ -74,8 +74,8 @@ class RunningRanges:
         """The statistics of a message ``[sites, 4]``, and how many values each site sends ``[sites, 1]``."""
         sites = len(self.sites)
         low, high = (torch.cat([end(rows, dim=(0, 2)) for rows in clean]).double() for end in (torch.amin, torch.amax))
-        total = torch.cat([rows.sum(dim=(0, 2), dtype=torch.float64) for rows in clean])
-        squares = torch.cat([rows.double().square_().sum(dim=(0, 2)) for rows in clean])
+        total = torch.cat([_sum(rows) for rows in clean])
+        squares = torch.cat([_sum(rows.double().square_()) for rows in clean])
         numbers = torch.cat([rows.new_full((rows.shape[1],), rows[:, 0].numel(), dtype=torch.float64) for rows in clean])
         zeros = low.new_zeros(sites)
         values = zeros.index_add(0, index, numbers)
@@ -92,12 +92,14 @@ class RunningRanges:
         beyond, broken = [], []
         for (block, rows), finite, head in zip(segments, clean, told, strict=True):
             low, high = block.codec.within(head).ends()  # type: ignore[attr-defined]
-            beyond.append(((finite < low) | (finite > high)).sum(dim=(0, 2)))
-            broken.append((~torch.isfinite(rows)).sum(dim=(0, 2)))
+            # Comparisons into floats, since those into bool are not vectorised on a CPU.
+            which = torch.lt(finite, low, out=torch.empty_like(finite))
+            beyond.append(_sum(which) + _sum(torch.gt(finite, high, out=which)))
+            broken.append(_sum(torch.ne(finite, rows, out=which)))
         self._counts[:, 0] += (values[:, 0] > 0).long()
         self._counts[:, 1] += values[:, 0].long()
         for column, found in ((2, beyond), (3, broken)):
-            self._counts[:, column].index_add_(0, index, torch.cat(found))
+            self._counts[:, column].index_add_(0, index, torch.cat(found).long())
 
     def _move(self, device: torch.device) -> None:
         if self._counts.device != device:
@@ -143,6 +145,11 @@ class RunningRanges:
         """Begin anew."""
         self._averages.zero_()
         self._counts.zero_()
+
+
+def _sum(rows: torch.Tensor) -> torch.Tensor:
+    """Of ``[rows, columns, dim]`` those of each column, FP64."""
+    return rows.sum(dim=2).sum(dim=0, dtype=torch.float64)
 
 
 def _name(site: Site) -> str:
