@@ -59,7 +59,6 @@ def test_the_backend_is_not_part_of_the_spec() -> None:
         ({"codec": 8}, "codec: cannot be read"),
         (8, "codec: cannot be read; got 8; allowed: a name, or a mapping"),
         (None, "codec: cannot be read"),
-        (CodecSpec("int8", (("range", "row"),)), "codec int8: unknown parameter; got 'range'"),
     ],
 )
 def test_what_is_refused(like: object, message: str) -> None:

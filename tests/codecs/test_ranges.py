@@ -212,6 +212,7 @@ def test_a_spec_names_the_range(like: dict[str, Any]) -> None:
         ({"codec": "int8", "range": {"static": [1, 2]}}, "lo <= 0 <= hi"),
         ({"codec": "int8", "range": {"static": [0, 0]}}, "not the ends of a range"),
         ({"codec": "int8", "range": {"static": [-1, float("inf")]}}, "not the ends of a range"),
+        ({"codec": "int8", "range": {"static": [-1, 10**400]}}, "range.static: out of bounds"),
         ({"codec": "int8", "range": {"static": [-1, 1, 2]}}, "not the ends of a range"),
         ({"codec": "int8", "range": {"static": 3}}, "not the ends of a range"),
         ({"codec": "int8", "range": {"quantile": 3}}, "not a range"),

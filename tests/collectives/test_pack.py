@@ -154,3 +154,23 @@ def test_heads_are_asked_for_once_and_never_made_up() -> None:
     assert asked == [2]
     with pytest.raises(WireError, match=r"codec int8\(range=ema 0.9\) needs the range of each table"):
         pack(torch.zeros(side.shape), side)
+
+
+@pytest.mark.parametrize("tables", ["ab", "abc", "aba", "aab", "abac", "cab", "bca"])
+@pytest.mark.parametrize("end", [0, 1])
+def test_tables_of_one_codec_have_a_range_each(tables: str, end: int) -> None:
+    """One block holds them all, with heads at even distances or not; a table with two columns has one head."""
+    codec, scale = codecs.get(RANGED["a"]), {"a": 1.0, "b": 100.0, "c": 1e-3}
+    layout = PooledLayout([[Column(t, 6) for t in tables]] * 2, lambda *_, **__: codec, lambda *_: 0, torch.float32)
+    side = layout.owner_side(0, (3, 2)) if end == 0 else layout.sample_side(0, 3)
+    assert side.nbytes == (side.shape[0] * side.shape[1]) + 2 * 8 * len(set(tables))
+    drawn = torch.rand(side.shape, generator=torch.Generator().manual_seed(2)) * 2 - 1
+    columns = torch.tensor([scale[t] for t in tables * (end + 1)]).repeat_interleave(6)
+
+    def heads(segments: Segments) -> list[torch.Tensor]:
+        assert [block.tables for block, _ in segments] == [tuple(tables)] * 2
+        ends = [torch.tensor([scale[t] for t in block.tables]) for block, _ in segments]
+        return [codec.head(-each, each) for each in ends]  # type: ignore[attr-defined]
+
+    back = unpack(pack(drawn * columns, side, heads_of=heads), side)
+    assert ((back - drawn * columns).abs() / columns <= 0.51 / 127).all()

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 
 import torchrec_qcomm as qc
 from tests.sharding.models import LOCAL, SGD, TABLES, batch, collection, local_weights, placed, upstream
@@ -240,6 +241,67 @@ def refused(rank: int, world: int) -> list[str]:
         except qc.ShardingError as error:
             messages.append(str(error))
     return messages
+
+
+def of_all_ranks(rank: int, world: int) -> dict[str, Any]:
+    """A state with the ranges of all ranks, of which the others send nothing that has one, or everything has none."""
+    policy = Policy(forward={"codec": "int8", "range": {"ema": 0.5}})
+    plan = placed(TABLES, "table_wise", world, holders=1)
+
+    def model(policy: Policy) -> Any:
+        sharder = qc.QCommEmbeddingBagCollectionSharder(policy, fused_params=SGD)
+        return torch.nn.ModuleDict({"sparse": shard(sharder, collection(weighted=True), plan)})
+
+    trained, again = model(policy), model(policy)
+    trained["sparse"](batch(TABLES, 4, seed=rank, weighted=True)).values()
+    saved: list[Any] = [None] * world
+    dist.all_gather_object(saved, qc.state_dict(trained))
+    ranges = {mine: found for each in saved for mine, found in each["sparse"].get("ranges", {}).items()}
+    merged = {"sparse": {"step": 1, "ranges": ranges}}
+    qc.load_state_dict(again, merged)
+    try:
+        qc.load_state_dict(model(Policy()), merged)
+        refusal = ""
+    except qc.ShardingError as error:
+        refusal = str(error)
+    same = flattened(qc.state_dict(again)) == flattened(qc.state_dict(trained))
+    return {"same": same, "ranks": sorted(ranges), "refusal": refusal}
+
+
+def agreed(rank: int, world: int, ranges: Sequence[Any]) -> str:
+    """What ranks say at start-up whose ranges are not the same."""
+    try:
+        Case("table_wise", world).module(Policy(forward={"codec": "int8", "range": ranges[rank]}), "one")
+    except qc.DisagreementError as error:
+        return str(error)
+    return "agreed"
+
+
+def checkpointed(rank: int, world: int, folder: str) -> list[bool]:
+    """Two collections with the same tables go through a checkpoint of all ranks, and then train alike."""
+    case = Case("table_wise", world)
+    policy = Policy(*[{"codec": "int4", "range": {"ema": 0.5}, "rounding": "stochastic"}] * 2)
+    runs = [torch.nn.ModuleDict({name: case.module(policy, name) for name in ("left", "a / right, (b)")}) for _ in range(2)]
+
+    def step(model: Any, i: int) -> list[torch.Tensor]:
+        outs = [case.forward(sharded, 4, seed=10 * i + j + rank) for j, sharded in enumerate(model.values())]
+        for out in outs:
+            out.backward(case.gradient(out, seed=i))
+        return [out.detach() for out in outs]
+
+    for i in range(2):
+        step(runs[0], i)
+    saved = {"model": runs[0].state_dict(), "qcomm": qc.state_dict(runs[0])}
+    dcp.save(saved, checkpoint_id=folder)
+    into = {"model": runs[1].state_dict(), "qcomm": qc.state_dict(runs[1])}
+    before = flattened(into["qcomm"])
+    dcp.load(into, checkpoint_id=folder)
+    runs[1].load_state_dict(into["model"])
+    qc.load_state_dict(runs[1], into["qcomm"])
+    answers = [flattened(qc.state_dict(runs[1])) == flattened(saved["qcomm"]) != before]
+    for i in range(2, 4):
+        answers += [torch.equal(*outs) for outs in zip(*(step(run, i) for run in runs), strict=True)]
+    return answers
 
 
 LOCALS = {"LOCAL_WORLD_SIZE": str(LOCAL)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,6 +19,7 @@ from torchrec.distributed.types import (
     ShardingPlan,
 )
 
+import torchrec_qcomm as qc
 from tests.sharding.entries import (
     Model,
     Values,
@@ -30,7 +32,7 @@ from tests.sharding.entries import (
     whole_weights,
     world_env,
 )
-from tests.sharding.models import TableSpec, collection, load_full, placed
+from tests.sharding.models import SGD, TableSpec, batch, collection, load_full, placed
 from tests.sharding.scenarios import CPU
 from torchrec_qcomm.errors import QCommError
 from torchrec_qcomm.policy import Policy
@@ -88,6 +90,35 @@ def resharded(rank: int, world: int, policy: Policy) -> dict[str, Any]:
         "dists": dists,
         "moved": owners[0] != owners[1] and owners == native_owners,
         "traffic": {key: cell.wire_bytes for key, cell in (sent or {}).items()},
+    }
+
+
+def ranges_kept(rank: int, world: int) -> dict[str, Any]:
+    """A rank hands over the only table that it sends, which has a range: what is known before and after, and saved."""
+    tables = tuple(TableSpec(f"t{i}", 40, 8, (f"f{i}",)) for i in range(world))
+    sharder = qc.QCommEmbeddingBagCollectionSharder(Policy(forward={"codec": "int8", "range": {"ema": 0.5}}), fused_params=SGD)
+
+    def model(plan: Any) -> Any:
+        return sharder.shard(collection(tables), copy.deepcopy(plan), world_env(), CPU, module_fqn="m")
+
+    old = placed(tables, "table_wise", world)
+    new = copy.deepcopy(old)
+    hand_over(new[tables[-1].name], [0])
+    sharded, known = model(old), []
+    for i in range(2):
+        sharded(batch(tables, 4, seed=10 * i + rank)).values()
+        known.append(qc.state_dict(torch.nn.ModuleDict({"m": sharded})))
+        if i == 0:
+            sharded.update_shards({tables[-1].name: new[tables[-1].name]}, sharded._env, CPU)
+    qc.load_state_dict(torch.nn.ModuleDict({"m": model(new)}), known[1])
+    return {
+        f"updates {i}": {
+            name.split()[0]: int(saved["updates"])
+            for exchanges in state["m"].get("ranges", {}).values()
+            for tables in exchanges.values()
+            for name, saved in tables.items()
+        }
+        for i, state in enumerate(known)
     }
 
 

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding.ranges import LOCALS, WHOLE, refused, resumed, saturated, statistics, trained
+from tests.sharding.ranges import (
+    LOCALS,
+    WHOLE,
+    agreed,
+    checkpointed,
+    of_all_ranks,
+    refused,
+    resumed,
+    saturated,
+    statistics,
+    trained,
+)
 from tests.sharding.reduced import HIERARCHICAL
 from torchrec_qcomm.policy import Policy, Rule
 
@@ -71,3 +85,25 @@ def test_states_of_something_else_are_refused(ranks: RankPool) -> None:
         assert "of another plan: not the same exchanges" in messages[1]
         assert "the statistics of other tables or codecs; got ['t9 int8']" in messages[2]
         assert "not statistics; got {'minimum': 0.0}; allowed: maximum, mean, minimum" in messages[3]
+
+
+def test_what_is_saved_of_other_ranks_is_passed_over(ranks: RankPool) -> None:
+    """Also by ranks that send nothing with a range; one whose own it is not is told that the plan, or policy, is another."""
+    answers = ranks.run(3, of_all_ranks)
+    assert all(answer["same"] and answer["ranks"] == ["rank 0"] for answer in answers), answers
+    assert "of another plan: not the same exchanges" in answers[0]["refusal"]
+    assert [answer["refusal"] for answer in answers[1:]] == [""] * 2
+
+
+def test_ranges_go_through_a_checkpoint_of_all_ranks(ranks: RankPool, tmp_path: Path) -> None:
+    assert ranks.run(2, checkpointed, str(tmp_path)) == [[True] * 5] * 2
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [({"ema": 0.5}, {"ema": 0.9}), ({"ema": 0.5}, "row"), ({"static": [-1, 1]}, {"static": [-1, 1.0000001]})],
+    ids=["ema", "row", "almost"],
+)
+def test_ranks_with_other_ranges_do_not_start(ranks: RankPool, ranges: tuple[Any, Any]) -> None:
+    for answer in ranks.run(2, agreed, ranges):
+        assert "ranks disagree on policy.t0.forward" in answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torchrec.modules.embedding_configs import PoolingType
 
 from tests.ranks import RankPool
 from tests.sharding.fault_scenarios import (
@@ -19,6 +20,7 @@ from tests.sharding.fault_scenarios import (
 )
 from tests.sharding.faults import Alone, exchange_alone
 from tests.sharding.models import LOCAL, TABLES
+from tests.sharding.reduced import quantized_step as reduced_step
 from tests.sharding.sequences import DIM
 from tests.sharding.test_traffic import ROW_BYTES
 from torchrec_qcomm.errors import ShardingError
@@ -249,3 +251,15 @@ def test_some_ranks_shard_among_themselves(ranks: RankPool, members: tuple[int, 
         # The ranks of the group are 0 and 1, whichever they are in the world; their hosts are those of the world.
         assert across[rank]["equal"] == one_host
         assert across[rank]["error"] < 0.1
+
+
+@pytest.mark.parametrize("kind", ["row_wise", "table_row_wise"])
+def test_means_and_sums_in_one_collection_are_divided_after_decoding(ranks: RankPool, kind: str) -> None:
+    """Rows dealt out, one table mean-pooled and the others summed: what travels are sums, whose bounds hold once divided."""
+    assert {t.pooling for t in TABLES} == {PoolingType.SUM, PoolingType.MEAN}
+    hops = {"LOCAL_WORLD_SIZE": "2" if kind == "table_row_wise" else "1"}
+    policy = Policy(rules=(Rule(link="inter_host", forward="int8", backward="int8"),))
+    for answer in ranks.run(4, reduced_step, kind, (5, 4, 3, 1), policy, False, env=hops):
+        assert answer["forward"] <= 1, answer
+        assert all(over <= 1 for over in answer["backward"].values()), answer
+        assert not answer["forward equal"], answer

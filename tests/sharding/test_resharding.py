@@ -39,6 +39,13 @@ def test_tables_that_move_while_training(alike: RankPool, policy: Policy) -> Non
                 assert answer["traffic"][name, direction] == steps * samples * features * shards * row_bytes(dim)
 
 
+def test_ranges_stay_with_a_rank_and_go_with_its_last_table(alike: RankPool) -> None:
+    """A table that arrives begins anew, and what is left of one that went is nothing that could be saved."""
+    first, last = alike.run(2, resharding.ranges_kept)
+    assert first == {"updates 0": {"t0": 1}, "updates 1": {"t0": 2, "t1": 1}}
+    assert last == {"updates 0": {"t1": 1}, "updates 1": {}}
+
+
 REFUSED = {
     "plan": "DisagreementError: module 'm (resharding)': ranks disagree on changes.t0.ranks",
     "tables": "DisagreementError: module 'm (resharding)': ranks disagree on changes.t2",

@@ -118,6 +118,20 @@ class Steps(torch.nn.Module):
         self.qcomm_state = Counted()
 
 
+def wrapped(rank: int, world: int) -> list[list[str]]:
+    """The paths of two collections, whatever is around the model; one has the name that wrappers give what they wrap."""
+    model = torch.nn.ModuleDict({"a": Steps(), "module": torch.nn.ModuleDict({"b": Steps()})})
+    model["dense"] = torch.nn.Linear(1, 1)  # DDP wants something to reduce
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    around = torch.nn.ModuleDict({"_dmp_wrapped_module": parallel})
+    return [list(qc.state_dict(each)) for each in (model, parallel, around, torch.compile(around))]
+
+
+def test_paths_are_those_of_the_model_without_wrappers(ranks: RankPool) -> None:
+    """`DistributedModelParallel` may wrap the model in DDP after it was loaded."""
+    assert ranks.run(1, wrapped) == [[["a", "module.b"]] * 4]
+
+
 @pytest.mark.parametrize(
     ("state", "message"),
     [

@@ -37,7 +37,7 @@ class Range:
     numbers: tuple[float, ...]
 
     def __str__(self) -> str:
-        return f"{self.kind} {' to '.join(f'{number:g}' for number in self.numbers)}"
+        return f"{self.kind} {' to '.join(map(_shown, self.numbers))}"
 
     @property
     def of_table(self) -> bool:
@@ -60,7 +60,10 @@ def parse(where: str, value: object) -> Range | None:
     numbers = tuple(given) if kind == "static" and isinstance(given, (list, tuple)) else (given,)
     if not all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers):
         raise CodecError(describe(f"{where}.{kind}", "not a number", got=given, allowed=allowed))
-    numbers = tuple(float(number) for number in numbers)
+    try:
+        numbers = tuple(float(number) for number in numbers)
+    except OverflowError:
+        raise CodecError(describe(f"{where}.{kind}", "out of bounds", got=given, allowed=allowed)) from None
     if kind == "percentile" and not 50 < numbers[0] < 100:
         raise CodecError(describe(f"{where}.{kind}", "out of bounds", got=given, allowed="above 50 and below 100"))
     if kind == "ema" and not 0 <= numbers[0] < 1:
@@ -68,6 +71,12 @@ def parse(where: str, value: object) -> Range | None:
     if kind == "static":
         _check_static(f"{where}.{kind}", given, numbers)
     return Range(kind, numbers)
+
+
+def _shown(number: float) -> str:
+    """Exactly, since ranks compare what is printed, and statistics are saved by it."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
 
 
 def _check_static(where: str, given: object, numbers: tuple[float, ...]) -> None:

@@ -13,7 +13,7 @@ from torchrec.distributed.types import Awaitable
 from torchrec_qcomm.codecs.one_range import OneRange
 from torchrec_qcomm.collectives import Exchange, Plan
 from torchrec_qcomm.policy import Direction, Link
-from torchrec_qcomm.sharding.running_ranges import Site
+from torchrec_qcomm.sharding.running_ranges import RunningRanges, Site
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.state import ExchangeState
 from torchrec_qcomm.sharding.traffic import Meters
@@ -81,11 +81,12 @@ class Hop:
             layout(columns, partial(sites.codec, direction=direction), link_of, dtype, takers)
             for direction in (Direction.FORWARD, Direction.BACKWARD)
         )
-        self._ranges = {
-            str(direction): self._state.ranges_of(f"{self._name}/{direction}", self._ranks[self.me], ranged)
-            for direction in Direction
-            if (ranged := self._ranged(sites, direction, columns))
-        }
+        self._ranges: dict[str, RunningRanges] = {}
+        for direction in Direction:
+            ranged = self._ranged(sites, direction, columns)
+            ranges = self._state.ranges_of(f"{self._name}/{direction}", self._ranks[self.me], ranged)
+            if ranges is not None:
+                self._ranges[str(direction)] = ranges
 
     def start(self, lookup: torch.Tensor, plan: Plan) -> ExchangeAwaitable:
         """Start the exchange of a lookup that is shaped as planned."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from torchrec_qcomm.codecs import Codec, CodecSpec
+from torchrec_qcomm.codecs.one_range import OneRange
 from torchrec_qcomm.errors import CodecError, ShardingError, describe
 from torchrec_qcomm.policy import Direction, Link, ResolvedPolicy, link_between
 
@@ -43,10 +44,18 @@ class SiteCodecs:
             )
 
     def codec(self, table: str, direction: Direction, link: Link) -> Codec:
-        """The codec of a site."""
+        """The codec of a site.
+
+        Raises:
+            ShardingError: the factory made one whose rows share a range, and nothing of what keeps that knows it.
+        """
         spec = self.policy.codec(table, direction, link)
         if spec not in self._codecs:
-            self._codecs[spec] = self._factory(spec)
+            codec = self._factory(spec)
+            if codec.segment_bytes and not isinstance(codec, OneRange):
+                wrong = "the rows of a table share its range, so it must be the class that keeps one, or derived from it"
+                raise ShardingError(describe(f"codec_factory, {spec}", wrong, got=type(codec).__name__, allowed="a OneRange"))
+            self._codecs[spec] = codec
         return self._codecs[spec]
 
     def link(self, source: int, destination: int) -> Link:

@@ -6,10 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from torchrec_qcomm.codecs import Noise
 from torchrec_qcomm.errors import ShardingError, describe
 from torchrec_qcomm.sharding.running_ranges import RunningRanges, Site
+
+_WRAPPERS = ("_dmp_wrapped_module", "_fsdp_wrapped_module", "_orig_mod")
+"""Where TorchRec, FSDP and torch.compile keep the module that they wrap."""
 
 
 class ExchangeState:
@@ -40,17 +44,23 @@ class ExchangeState:
         """The random stream of the current step, for an exchange at a global rank."""
         return Noise(self.seed, self.step, rank, f"{self.name}/{exchange}")
 
-    def ranges_of(self, exchange: str, rank: int, sites: Iterable[Site]) -> RunningRanges:
-        """The ranges of an exchange and direction at a global rank; what is already known of the same tables is kept."""
-        made = RunningRanges(sites)
-        if (known := self.ranges.get(exchange)) is not None:
+    def ranges_of(self, exchange: str, rank: int, sites: Iterable[Site]) -> RunningRanges | None:
+        """The ranges of an exchange and direction at a global rank; what is already known of the same tables is kept.
+
+        ``None``, and nothing kept, where there is no table: the rank may have had some before dynamic resharding.
+        """
+        self.rank = rank
+        known = self.ranges.pop(exchange, None)
+        if not (made := RunningRanges(sites)).sites:
+            return None
+        if known is not None:
             made.adopt(known)
-        self.ranges[exchange], self.rank = made, rank
+        self.ranges[exchange] = made
         return made
 
 
 def state_dict(model: nn.Module) -> dict[str, dict[str, Any]]:
-    """What the exchanges of ``model`` remember, by the path of the collection.
+    """What the exchanges of ``model`` remember, by the path of the collection in the model without wrappers.
 
     ``step``: forwards in training, the same on all ranks. ``ranges``, if a table has a range of its own: for this rank (``"rank
     3"``), exchange and direction, and table, the moving averages ``minimum``, ``maximum``, ``mean`` and ``std`` of what the
@@ -82,8 +92,12 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Mapping[str, Any]]) ->
         raise ShardingError(describe("load_state_dict", wrong, got=sorted(state), allowed=found))
     for path, saved in state.items():
         step = saved.get("step")
-        known = {"step"} | ({"ranges"} if found[path].ranges else set())
-        if not {"step"} <= saved.keys() <= known or isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        if (
+            not {"step"} <= saved.keys() <= {"step", "ranges"}
+            or isinstance(step, bool)
+            or not isinstance(step, int)
+            or step < 0
+        ):
             allowed = "step: 0 or more" + (", and ranges" if found[path].ranges else "")
             raise ShardingError(describe(f"load_state_dict, {path!r}", "not a state", got=dict(saved), allowed=allowed))
         if "ranges" in saved:
@@ -98,18 +112,26 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Mapping[str, Any]]) ->
 def _check_ranges(path: str, saved: Mapping[str, Any], state: ExchangeState) -> None:
     where, rank = f"load_state_dict, {path!r}: ranges", f"rank {state.rank}"
     todo = "Leave `ranges` out to begin anew."
-    if rank not in saved:
-        raise ShardingError(describe(where, f"nothing of {rank}", got=sorted(saved), allowed=[rank], todo=todo))
-    if saved[rank].keys() != state.ranges.keys():
-        wrong = "of another plan: not the same exchanges"
-        raise ShardingError(describe(where, wrong, got=sorted(saved[rank]), allowed=state.ranges, todo=todo))
+    if not isinstance(saved, Mapping) or (rank not in saved and state.ranges):
+        got = sorted(saved) if isinstance(saved, Mapping) else saved
+        raise ShardingError(describe(where, f"nothing of {rank}", got=got, allowed=[rank], todo=todo))
+    mine = saved.get(rank, {})
+    if not isinstance(mine, Mapping) or mine.keys() != state.ranges.keys():
+        wrong, got = "of another plan: not the same exchanges", sorted(mine) if isinstance(mine, Mapping) else mine
+        raise ShardingError(describe(where, wrong, got=got, allowed=state.ranges or "none", todo=todo))
     for name, ranges in state.ranges.items():
-        ranges.check(f"{where}, {name!r}", saved[rank][name])
+        ranges.check(f"{where}, {name!r}", mine[name])
 
 
 def _found(model: nn.Module) -> dict[str, ExchangeState]:
-    return {
-        path: state
-        for path, module in model.named_modules()
-        if isinstance(state := getattr(module, "qcomm_state", None), ExchangeState)
-    }
+    """By path without the names of wrappers, as in TorchRec's state dict: it may be wrapped after it was loaded."""
+    found, inside = {}, set()
+    for path, module in model.named_modules():
+        if isinstance(module, DistributedDataParallel):
+            inside.add(f"{path}.module" if path else "module")
+        if isinstance(state := getattr(module, "qcomm_state", None), ExchangeState):
+            parts = path.split(".")
+            ends = [".".join(parts[: i + 1]) for i in range(len(parts))]
+            own = [part for part, end in zip(parts, ends, strict=True) if part not in _WRAPPERS and end not in inside]
+            found[".".join(own)] = state
+    return found
