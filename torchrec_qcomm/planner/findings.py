@@ -16,11 +16,13 @@ class Load:
     """How evenly one thing is spread over the ranks.
 
     Attributes:
-        what: ``lookups``, ``bytes sent``, ``bytes received``, ``rows`` or ``memory``.
+        what: ``lookups``, ``bytes sent``, ``bytes received``, ``rows`` or ``memory``. Bytes are those of the forward exchange,
+            in all its hops, without a rank's share with itself: what a rank sends of its lookups it is sent of their gradients,
+            so that the two directions together would hide who has more than its share.
         unit: of the numbers: ``ids a step``, ``B a step``, ``rows``, ``B``.
         per_rank: ``[world]``.
-        worst: ranks from the most loaded on, as far as they are at fault; empty if the load is even.
-        tables: of the most loaded rank, those that weigh most there, each with its share of that rank's load (0 to 1).
+        worst: at most 5 ranks above 1.1 x mean, from the most loaded on; empty if the load is even.
+        tables: of the most loaded rank, at most 5 that weigh most there, each with its share of that rank's load (0 to 1).
         measured: counted from batches, and not assumed from pooling factors.
     """
 
@@ -61,6 +63,22 @@ class Crossing:
         return wire / total if total else wire
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TableCrossing:
+    """How far the bytes of one table go, both directions together.
+
+    Attributes:
+        table, module: which.
+        wire: ``[reach]`` bytes of all ranks.
+        across: of them, those that leave a host; ``None`` if it is not known which ranks share one.
+    """
+
+    table: str
+    module: str
+    wire: np.ndarray
+    across: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class CollectiveTime:
     """An estimate for one collective; milliseconds, at the slowest rank.
@@ -70,7 +88,8 @@ class CollectiveTime:
         plain_ms: the same values moved without a codec.
         wire_ms: moving the encoded bytes.
         encode_ms, decode_ms: at the ranks with most to do.
-        limit: what decides ``wire_ms``: ``intra_host``, or ``inter_host`` (a host's NIC, which its ranks share).
+        limit: what decides ``wire_ms``: ``intra_host``, or ``inter_host`` (a host's NIC, which its ranks share); ``nothing``
+            where no byte leaves a rank.
     """
 
     module: str
@@ -100,8 +119,8 @@ class Times:
         sync_ms: the all-reduce of weights between replicas, averaged over the steps between two of them.
         break_even: for each table that the policy quantizes, the GB/s of a rank above which moving it plain is faster;
             ``None``: there is no such rate, for its coding takes no time or its bytes are no fewer.
-        codec_speeds: what was taken for each codec, ``(encode GB/s, decode GB/s, how)`` of FP32 values; how: measured here, or
-            given.
+        codec_speeds: for each codec that the policy uses, ``(encode GB/s, decode GB/s, how)`` of FP32 values; how: on which
+            device it was measured, or ``given``. A codec that is not here was not counted, and a note of the analysis says so.
     """
 
     collectives: tuple[CollectiveTime, ...]

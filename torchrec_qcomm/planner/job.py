@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from glob import escape
 
 import numpy as np
 import torch
 
 from torchrec_qcomm.errors import PlannerError, describe
-from torchrec_qcomm.policy import Policy, Table
+from torchrec_qcomm.policy import Policy, ResolvedPolicy, Rule, Table
 
 
 class Reach(StrEnum):
@@ -43,6 +44,7 @@ class Machines:
         pod_hosts: hosts whose ranks are joined by the fast link.
         intra_host_gb_per_s: GB/s (1e9 bytes) of a rank, one way, inside a host (and a pod).
         inter_host_gb_per_s: likewise between hosts; a host's NIC has this times its ranks, which share it.
+        device: ``cpu``, ``cuda`` or ``mtia``; ``None``: not known.
 
     Raises:
         PlannerError: ranks do not fill the hosts, or hosts the pods, or a number is not positive.
@@ -53,6 +55,7 @@ class Machines:
     pod_hosts: int = 1
     intra_host_gb_per_s: float = 600.0
     inter_host_gb_per_s: float = 12.5
+    device: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("world_size", "devices_per_host", "pod_hosts", "intra_host_gb_per_s", "inter_host_gb_per_s"):
@@ -63,6 +66,9 @@ class Machines:
             wrong = f"{self.world_size} ranks do not fill hosts of this size"
             allowed = f"a divisor of {self.world_size}"
             raise PlannerError(describe("machines: devices_per_host", wrong, got=self.devices_per_host, allowed=allowed))
+        if self.devices_per_host is not None and self.hosts % self.pod_hosts:
+            wrong, allowed = f"{self.hosts} hosts do not fill pods of this size", f"a divisor of {self.hosts}"
+            raise PlannerError(describe("machines: pod_hosts", wrong, got=self.pod_hosts, allowed=allowed))
 
     @property
     def hosts(self) -> int:
@@ -78,7 +84,7 @@ class PlannedTable:
         table: name, rows and dim of the whole table.
         module: path of its collection in the model.
         features: that look into it.
-        pooling: ids of a sample, for each feature (TorchRec's pooling factors).
+        pooling: ids of a sample, for each feature (TorchRec's pooling factors); where it has several bags, of each.
         sharding_type: TorchRec's value: ``table_wise``, ``row_wise``, ...
         ranks: int64 ``[shards]``: where each shard is, as ranks of the sharding group. Empty for data-parallel tables, which
             are on all ranks.
@@ -116,11 +122,14 @@ class Replicas:
         strided: TorchRec's default: group ``i`` of ``n`` has the ranks ``i, i + n, i + 2 n, ...``; else neighbouring ranks
             (``use_inter_host_allreduce``).
         sync_interval: steps from one all-reduce of the weights to the next.
+        node_group_size: neighbours of a group that share the rows of a table-row-wise or grid table out, as TorchRec is told;
+            ``None``: as many as a host has ranks, of whatever group, which is TorchRec's default.
     """
 
     group_size: int
     strided: bool = True
     sync_interval: int = 1
+    node_group_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +144,12 @@ class Job:
         hierarchical_row_wise: row-wise pooled tables are summed inside hosts first.
         replicas: with 2D parallelism; else ``None``.
         index_bytes: of an id in the exchange of ids.
+        length_bytes: of a length there, one for each bag.
+        weight_bytes: of the weight of an id there.
         assumptions: sentences on what was assumed because nothing said it ("pooling factor 1 for all tables: ..."); reported.
+        untouched: names of tables that TorchRec exchanges itself, as they are, whatever a policy says.
+        planned_memory: FP64 ``[world]``: bytes that TorchRec's planner reckons with on each rank: weights, optimizer, buffers,
+            and what is not sharded as far as its figures hold that; ``None``: not known.
     """
 
     tables: tuple[PlannedTable, ...]
@@ -146,10 +160,28 @@ class Job:
     replicas: Replicas | None = None
     index_bytes: int = 8
     assumptions: tuple[str, ...] = ()
+    length_bytes: int = 8
+    weight_bytes: int = 4
+    untouched: tuple[str, ...] = ()
+    planned_memory: np.ndarray | None = None
 
     def under(self, policy: Policy) -> Job:
-        """The same job with other codecs."""
+        """The same job with other codecs; with a rule first that leaves ``untouched`` tables as they are, if there are any."""
+        if self.untouched and policy != Policy():
+            first = Rule(tuple(map(escape, self.untouched)), forward="none", backward="none", allow_unmatched=True)
+            if first not in policy.rules:
+                policy = replace(policy, rules=(first, *policy.rules))
         return replace(self, policy=policy)
+
+    def resolved(self) -> dict[str, ResolvedPolicy]:
+        """The codecs of each collection's tables, by its path: as when it is sharded, each for itself.
+
+        In another collection a name may stand for another table.
+        """
+        by_module: dict[str, list[Table]] = {}
+        for planned in self.tables:
+            by_module.setdefault(planned.module, []).append(planned.table)
+        return {module: self.policy.resolve(tables) for module, tables in by_module.items()}
 
     def groups(self) -> list[list[int]]:
         """The global ranks of every sharding group: one, or with 2D parallelism several.

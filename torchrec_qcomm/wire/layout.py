@@ -26,6 +26,7 @@ import torch
 
 from torchrec_qcomm.codecs import Codec
 from torchrec_qcomm.wire.heads import Heads, table_cell
+from torchrec_qcomm.wire.share import head_bytes, rows_bytes
 from torchrec_qcomm.wire.traffic import Cell
 
 
@@ -224,15 +225,15 @@ class PooledLayout(Generic[LinkT]):
         for column, start in zip(columns, starts, strict=False):
             codec = self.codec_of(column.table, link=link)
             members.setdefault((codec, column.dim), []).append((start, column.table))
-            cell = Cell(column.dim, codec.row_bytes(column.dim, self.dtype))
+            cell = Cell(column.dim, rows_bytes(codec, column.dim, 1, self.dtype))
             cells[column.table] = cells.get(column.table, Cell()) + cell
         groups, nbytes = [], 0
         sizes: dict[str, int] = {}
         for (codec, dim), found in members.items():
             offsets, tables = zip(*found, strict=True)
             groups.append(_Group(codec, dim, offsets, nbytes, tables))
-            nbytes += len(offsets) * codec.row_bytes(dim, self.dtype)
-            sizes |= dict.fromkeys(tables, codec.segment_bytes)
+            nbytes += rows_bytes(codec, dim, len(offsets), self.dtype)
+            sizes |= dict.fromkeys(tables, head_bytes(codec, 1))
         return _WireRow(tuple(groups), starts[-1], nbytes, cells, Heads.of(sizes))
 
     def dealt(self, batches: Sequence[T]) -> list[list[T]]:

@@ -9,6 +9,7 @@ from torchrec_qcomm.codecs import Codec
 from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.wire.heads import Heads, table_cell
 from torchrec_qcomm.wire.layout import Block, Column, LinkT, PooledLayout
+from torchrec_qcomm.wire.share import head_bytes, rows_bytes
 from torchrec_qcomm.wire.traffic import Cell
 
 Site = tuple[Codec, int]
@@ -17,13 +18,13 @@ Site = tuple[Codec, int]
 def sites_of(layout: PooledLayout[LinkT], columns: Sequence[Column], link: LinkT) -> list[Site]:
     """For each column, its codec and what a row of it takes on the wire."""
     found = [layout.codec_of(column.table, link=link) for column in columns]
-    return [(codec, codec.row_bytes(column.dim, layout.dtype)) for codec, column in zip(found, columns, strict=True)]
+    return [(codec, rows_bytes(codec, column.dim, 1, layout.dtype)) for codec, column in zip(found, columns, strict=True)]
 
 
 def heads_of(columns: Sequence[Column], sites: Sequence[Site], sizes: Sequence[int]) -> Heads:
     """What stands before so many rows of each column: a head for each table that has any, and whose codec needs one."""
     present = zip(columns, sites, sizes, strict=True)
-    return Heads.of({column.table: codec.segment_bytes for column, (codec, _), rows in present if rows})
+    return Heads.of({column.table: head_bytes(codec, rows) for column, (codec, _), rows in present if rows})
 
 
 def cells_of(columns: Sequence[Column], sites: Sequence[Site], sizes: Sequence[int]) -> dict[str, Cell]:
