@@ -15,6 +15,12 @@ def test_rates_are_given_in_bytes_per_millisecond():
     assert topology.intra_group_size == 16
 
 
+def test_memory_is_that_of_what_tables_are_planned_on():
+    assert {device.storage.hbm for device in build_topology(4, 2, "cuda", memory_gb=80).devices} == {80 * 10**9}
+    on_cpu = build_topology(4, 2, "cpu", memory_gb=0.5).devices[0].storage
+    assert (on_cpu.hbm, on_cpu.ddr) == (0, 5 * 10**8)
+
+
 def test_what_is_left_out_is_torchrecs():
     topology = build_topology(4, 2, "cpu")
     assert topology.comms_bandwidths.intra_host_bw == INTRA_NODE_BANDWIDTH

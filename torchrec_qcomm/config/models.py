@@ -88,7 +88,9 @@ class ShardingConfig(f.Strict):
 
 
 class TopologyConfig(f.Strict):
-    """The machines that the file is for. GB/s are 1e9 bytes per device, one way; what is left out is TorchRec's default."""
+    """The machines that the file is for. GB/s are 1e9 bytes per device, one way; GB are 1e9 bytes of a device. What is left out
+    is TorchRec's default.
+    """
 
     hosts: f.Count
     devices_per_host: f.Count
@@ -96,6 +98,7 @@ class TopologyConfig(f.Strict):
     intra_host_gb_per_s: f.Rate | None = None
     inter_host_gb_per_s: f.Rate | None = None
     pod_hosts: f.Count | None = None
+    memory_gb: f.Rate | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,13 +13,25 @@ import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.comm import get_local_size
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner.constants import BATCH_SIZE
+from torchrec.distributed.planner.stats import EmbeddingStats
 from torchrec.distributed.types import ModuleSharder
 from torchrec.distributed.utils import get_device_type
 
 from torchrec_qcomm.config import DEVICES, QCommConfig, TopologyConfig, load_config
 from torchrec_qcomm.errors import ConfigError, PolicyError, describe
-from torchrec_qcomm.planner import Constraint, ModelTable, build_constraints, build_topology, model_tables
+from torchrec_qcomm.planner import (
+    Constraint,
+    ModelTable,
+    WireAwareEstimator,
+    build_constraints,
+    build_topology,
+    model_tables,
+    wire_aware_enumerator,
+)
 from torchrec_qcomm.policy import Policy
+from torchrec_qcomm.policy.globs import matches
+from torchrec_qcomm.report.hook import QCommStats
 from torchrec_qcomm.sharding import default_sharders
 
 logger = logging.getLogger(__name__)
@@ -46,7 +59,7 @@ def get_sharders(
     if isinstance(config, Policy):
         policy = config
     elif config is not None:
-        config = _config(config)
+        config = as_config(config)
         policy, hierarchical, seed = config.policy, config.hierarchical_row_wise, config.seed
         if config.topology is not None:
             _check_machines(
@@ -68,33 +81,40 @@ def get_sharders(
 def get_planner(
     config: ConfigLike, model: nn.Module, device: str | torch.device | None = None, **planner_args: Any
 ) -> EmbeddingShardingPlanner:
-    """TorchRec's planner for a model, with the config's topology, batch size and constraints.
+    """TorchRec's planner for a model, with the config's topology, batch size and constraints, and the costs of its policy.
+
+    What an exchange costs is taken from the bytes of each table's codecs and the bandwidth of each link. TorchRec's own
+    estimates come back with ``enumerator=EmbeddingEnumerator(...)``.
 
     Args:
         config: a config, or the path of one.
         model: not sharded yet; may be on the meta device.
         device: as for ``get_topology``.
-        planner_args: further arguments of ``EmbeddingShardingPlanner`` (``debug``, ``storage_reservation``, ...).
+        planner_args: further arguments of ``EmbeddingShardingPlanner`` (``debug``, ``storage_reservation``, ...). By default
+            ``stats`` are TorchRec's own and a `QCommStats`, and the ``enumerator`` reckons with the bytes of the policy.
 
     Raises:
         ConfigError: the config does not fit the running process group, or its ``tables`` are not those of the model.
         PolicyError: a glob of a rule or of ``sharding`` matches no table of the model.
     """
-    config = _config(config)
+    config = as_config(config)
     config.policy.check_matched({entry.table.name for entry in _tables(model)}, where=f"{config.source}: precision.")
     taken = _taken(model)
     native = [entry.table for entry, _, is_ours in taken if not is_ours]
-    resolved = config.policy.resolve(native)
-    if idle := [table.name for table in native if resolved.quantizes(table.name)]:
+    if idle := [table.name for table in native if config.policy.resolve([table]).quantizes(table.name)]:
         logger.warning("the policy quantizes tables that TorchRec exchanges itself, unquantized: %s", ", ".join(idle))
     if config.batch_size is None:
         logger.info("%s gives no batch_size: the planner takes TorchRec's default", config.source)
     topology, constraints = get_topology(config, device=device), get_constraints(config, model)
+    estimator = estimator_of(config, _tables(model), [table.name for table in native])
+    enumerator = wire_aware_enumerator(estimator, topology, config.batch_size or BATCH_SIZE, constraints)
     offered = {
         entry.table.name: sharder.sharding_types(topology.compute_device) for entry, sharder, is_ours in taken if is_ours
     }
     _check_offered(config, constraints, offered, topology.compute_device)
-    return EmbeddingShardingPlanner(topology=topology, batch_size=config.batch_size, constraints=constraints, **planner_args)
+    stats = [EmbeddingStats(), QCommStats(pooling_known=with_pooling(config))]
+    given = {"enumerator": enumerator, "stats": stats, **planner_args}
+    return EmbeddingShardingPlanner(topology=topology, batch_size=config.batch_size, constraints=constraints, **given)
 
 
 def get_constraints(config: ConfigLike, model: nn.Module) -> dict[str, ParameterConstraints]:
@@ -106,7 +126,7 @@ def get_constraints(config: ConfigLike, model: nn.Module) -> dict[str, Parameter
         ConfigError: the ``tables`` of the config are not those of the model.
         PolicyError: a glob matches no table, or pooling factors do not fit the features of a table.
     """
-    config = _config(config)
+    config = as_config(config)
     tables = _tables(model)
     _check_tables(config, tables)
     constraints = [
@@ -142,7 +162,7 @@ def get_topology(
         ConfigError: the block disagrees with the arguments or the running process group, or nothing says how many ranks
             there are.
     """
-    config = None if config is None else _config(config)
+    config = None if config is None else as_config(config)
     device = None if device is None else device.type if isinstance(device, torch.device) else str(device).partition(":")[0]
     if device not in (None, *DEVICES):
         raise ConfigError(describe("get_topology: device", "TorchRec's planner does not know it", got=device, allowed=DEVICES))
@@ -159,6 +179,7 @@ def get_topology(
             block.intra_host_gb_per_s,
             block.inter_host_gb_per_s,
             block.pod_hosts,
+            block.memory_gb,
         )
     if world_size is None:
         todo = "Start the process group first, pass world_size, or write a `topology` block."
@@ -172,7 +193,21 @@ def get_topology(
     return build_topology(world_size, local, device or get_device_type())
 
 
-def _config(config: ConfigLike) -> QCommConfig:
+def sharders_of(config: QCommConfig) -> list[ModuleSharder[nn.Module]]:
+    """Those of a job with this config, wherever it runs."""
+    hosts = {} if config.topology is None else {"devices_per_host": config.topology.devices_per_host}
+    ours = default_sharders(config.policy, hierarchical_row_wise=config.hierarchical_row_wise, **hosts)
+    return [sharder for sharder, _ in ours]
+
+
+def estimator_of(config: QCommConfig, tables: Sequence[ModelTable], untouched: Iterable[str] = ()) -> WireAwareEstimator:
+    """The costs of an exchange under the config's policy."""
+    hierarchical = config.hierarchical_row_wise
+    return WireAwareEstimator(config.policy, tables, untouched=untouched, hierarchical_row_wise=hierarchical)
+
+
+def as_config(config: ConfigLike) -> QCommConfig:
+    """Load it, if it is a path."""
     if isinstance(config, QCommConfig):
         return config
     if isinstance(config, (str, os.PathLike)):
@@ -269,3 +304,12 @@ def _check_machines(block: TopologyConfig, source: str, world: int | None, local
     if device is not None and block.device not in (None, device):
         wrong = "the file is for another device than the job"
         raise ConfigError(describe(f"{source}: topology.device", wrong, got=device, allowed=[block.device], todo=todo))
+
+
+def with_pooling(config: QCommConfig) -> set[str]:
+    """The listed tables whose pooling factors the config gives."""
+    named = {table.name for table in config.tables if table.pooling}
+    for entry in config.sharding:
+        if entry.pooling_factors:
+            named |= {table.name for table in config.tables if matches(table.name, entry.tables)}
+    return named

@@ -1,0 +1,6 @@
+"""From a config to what TorchRec takes; joins the layers below, and must not do their work."""
+
+from torchrec_qcomm.api.entries import get_constraints, get_planner, get_sharders, get_topology
+from torchrec_qcomm.api.plans import export_plan, plan_offline
+
+__all__ = ["export_plan", "get_constraints", "get_planner", "get_sharders", "get_topology", "plan_offline"]
