@@ -1,0 +1,61 @@
+"""A table sharded otherwise, as TorchRec would cut it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from torchrec_qcomm.planner.job import PlannedTable
+from torchrec_qcomm.policy import Table
+
+
+def data_parallel(table: PlannedTable) -> PlannedTable:
+    """On all ranks."""
+    return _cut(table, "data_parallel", [], [], [], [])
+
+
+def by_rows(table: PlannedTable, ranks: Sequence[int], sharding_type: str) -> PlannedTable:
+    """Rows in blocks of ``ceil(rows / ranks)``, the last ones smaller or empty (``row_wise``, ``table_row_wise``)."""
+    rows, dim = table.table.rows, table.table.dim
+    block = -(-rows // len(ranks))
+    offsets = [min(index * block, rows) for index in range(len(ranks))]
+    sizes = [min(block, rows - offset) for offset in offsets]
+    return _cut(table, sharding_type, ranks, sizes, [dim] * len(ranks), offsets)
+
+
+def by_columns(table: PlannedTable, ranks: Sequence[int]) -> PlannedTable | None:
+    """Equal column shards; ``None`` if the columns cannot be dealt out equally to so many in fours, as FBGEMM wants them."""
+    rows, dim = table.table.rows, table.table.dim
+    if dim % (4 * len(ranks)):
+        return None
+    many = len(ranks)
+    return _cut(table, "column_wise", ranks, [rows] * many, [dim // many] * many, [0] * many)
+
+
+def narrower(table: PlannedTable, times: int) -> PlannedTable | None:
+    """With a ``times``-th of its columns in every shard; ``None`` where that leaves no whole number."""
+    if (table.shard_dims % times).any() or table.table.dim % times:
+        return None
+    smaller = Table(table.table.name, table.table.rows, table.table.dim // times)
+    return replace(table, table=smaller, shard_dims=table.shard_dims // times)
+
+
+def _cut(
+    table: PlannedTable,
+    sharding_type: str,
+    ranks: Sequence[int],
+    rows: Sequence[int],
+    dims: Sequence[int],
+    offsets: Sequence[int],
+) -> PlannedTable:
+    arrays = [np.asarray(values, dtype=np.int64) for values in (ranks, rows, dims, offsets)]
+    return replace(
+        table,
+        sharding_type=sharding_type,
+        ranks=arrays[0],
+        shard_rows=arrays[1],
+        shard_dims=arrays[2],
+        row_offsets=arrays[3],
+    )
