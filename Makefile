@@ -19,7 +19,7 @@ OTHERS := 1.7.0 1.9
 RUN2 := OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2
 NETLAB = $(BIN)/python examples/netlab.py --hosts 2 --rate 1gbit
 
-.PHONY: demo test lint format versions $(OTHERS:%=versions-%) convergence coverage bench codecs fuzz clean
+.PHONY: demo test lint format versions $(OTHERS:%=versions-%) convergence coverage bench codecs reports fuzz clean
 
 demo: $(READY)           ## train a real DLRM on flights data, FP32 wire and quantized, side by side
 	$(RUN2) examples/dlrm.py --config configs/demo.yaml --compare
@@ -60,7 +60,11 @@ fuzz: $(READY)           ## hypothesis against every codec, with more examples t
 codecs: $(READY)         ## what every codec costs and how much error it makes. Writes docs/codecs.md and its plot
 	$(BIN)/python tests/codecs/document.py --write docs/codecs.md
 
-bench: $(READY)          ## time the exchange without a rate limit, and (as root) on two emulated hosts with 1 Gbit links
+reports: $(READY)        ## what DLRM-DCNv2 on several hosts, and a real plan, will cost. Writes docs/reports
+	$(BIN)/python tests/report/document.py --write docs/reports
+
+bench: $(READY)          ## time forecasts, and the exchange without a rate limit, and (as root) on two emulated hosts with 1 Gbit links
+	$(BIN)/python examples/bench_planner.py
 	$(RUN2) examples/bench_exchange.py
 	$(NETLAB) -- $(BIN)/python examples/bench_exchange.py
 	$(NETLAB) --ranks-per-host 2 -- $(BIN)/python examples/bench_exchange.py --sharding row_wise --batch 256

@@ -22,12 +22,18 @@ from torchrec.modules.mc_modules import DistanceLFU_EvictionPolicy, ManagedColli
 import torchrec_qcomm as qc
 
 PUBLIC = {
-    *("load_config", "QCommConfig", "get_sharders", "get_planner", "get_topology", "get_constraints"),
+    *("load_config", "QCommConfig", "get_sharders", "get_planner", "get_topology", "get_constraints", "export_plan"),
     *(
         "Policy",
         "Rule",
         "Where",
         "Table",
+        "QCommStats",
+        "analyse",
+        "profile_lookups",
+        "report_text",
+        "report_json",
+        "report_html",
         "QCommEmbeddingBagCollectionSharder",
         "QCommEmbeddingCollectionSharder",
         "codecs",
@@ -42,8 +48,8 @@ PUBLIC = {
         "PolicyError",
         "ConfigError",
         "ShardingError",
-        "WireError",
         "PlannerError",
+        "WireError",
         "DisagreementError",
     ),
     "__version__",

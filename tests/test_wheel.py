@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parent.parent
+PACKED = {".py", ".typed", ".j2"}
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +29,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_module_is_in_the_wheel(site: Path) -> None:
-    packed = {path.relative_to(site) for path in site.rglob("torchrec_qcomm/**/*") if path.suffix in (".py", ".typed")}
-    source = {p.relative_to(PROJECT) for p in (PROJECT / "torchrec_qcomm").rglob("*") if p.suffix in (".py", ".typed")}
+    packed = {path.relative_to(site) for path in site.rglob("torchrec_qcomm/**/*") if path.suffix in PACKED}
+    source = {p.relative_to(PROJECT) for p in (PROJECT / "torchrec_qcomm").rglob("*") if p.suffix in PACKED}
     assert packed == source
 
 

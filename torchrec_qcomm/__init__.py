@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchrec_qcomm import codecs
-    from torchrec_qcomm.api import get_constraints, get_planner, get_sharders, get_topology
+    from torchrec_qcomm.api import export_plan, get_constraints, get_planner, get_sharders, get_topology
     from torchrec_qcomm.config import QCommConfig, load_config
     from torchrec_qcomm.errors import (
         CodecError,
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
         ShardingError,
         WireError,
     )
+    from torchrec_qcomm.planner.analysis import analyse
+    from torchrec_qcomm.planner.lookups import profile_lookups
     from torchrec_qcomm.policy import Policy, Rule, Table, Where
+    from torchrec_qcomm.report.as_json import report_json
+    from torchrec_qcomm.report.hook import QCommStats
+    from torchrec_qcomm.report.html import report_html
+    from torchrec_qcomm.report.text import report_text
     from torchrec_qcomm.sharding import (
         QCommEmbeddingBagCollectionSharder,
         QCommEmbeddingCollectionSharder,
@@ -38,6 +44,14 @@ __all__ = [
     "get_planner",
     "get_topology",
     "get_constraints",
+    "QCommStats",
+    "export_plan",
+    # what a plan will cost
+    "analyse",
+    "profile_lookups",
+    "report_text",
+    "report_json",
+    "report_html",
     # in Python
     "Policy",
     "Rule",
@@ -58,17 +72,23 @@ __all__ = [
     "PolicyError",
     "ConfigError",
     "ShardingError",
-    "WireError",
     "PlannerError",
+    "WireError",
     "DisagreementError",
     "__version__",
 ]
 
 # Where each name lives. TorchRec takes seconds to import, which `torchrec-qcomm --help` does not need (PEP 562).
 _HOMES = {
-    "torchrec_qcomm.api": ("get_sharders", "get_planner", "get_topology", "get_constraints"),
+    "torchrec_qcomm.api": ("get_sharders", "get_planner", "get_topology", "get_constraints", "export_plan"),
     "torchrec_qcomm.config": ("load_config", "QCommConfig"),
     "torchrec_qcomm.policy": ("Policy", "Rule", "Where", "Table"),
+    "torchrec_qcomm.planner.analysis": ("analyse",),
+    "torchrec_qcomm.planner.lookups": ("profile_lookups",),
+    "torchrec_qcomm.report.as_json": ("report_json",),
+    "torchrec_qcomm.report.hook": ("QCommStats",),
+    "torchrec_qcomm.report.html": ("report_html",),
+    "torchrec_qcomm.report.text": ("report_text",),
     "torchrec_qcomm.sharding": (
         "QCommEmbeddingBagCollectionSharder",
         "QCommEmbeddingCollectionSharder",

@@ -78,6 +78,12 @@ def test_check_tells_what_a_range_costs_beside_the_rows(config, capsys):
     assert "note: int8(range=ema 0.9) also sends 8 bytes once for each table and pair of ranks: the range of its rows" in out
 
 
+def test_check_tells_the_memory_of_the_machines(config, capsys):
+    config.write_text(CONFIG.replace("inter_host_gb_per_s: 12.5", "inter_host_gb_per_s: 12.5, memory_gb: 80"))
+    assert main(["check", str(config)]) == 0
+    assert "= 8 ranks, 12.5 GB/s between hosts, 80 GB of memory\n" in capsys.readouterr().out
+
+
 def test_check_without_tables_says_what_it_could_not_check(config, capsys):
     config.write_text("precision: {rules: [{tables: gone, forward: int8}]}")
     assert main(["check", str(config)]) == 0

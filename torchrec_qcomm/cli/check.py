@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.cli.text import aligned
 from torchrec_qcomm.config import QCommConfig
 from torchrec_qcomm.policy import Direction, Link, Policy, ResolvedPolicy, Rule, Table
+from torchrec_qcomm.report.columns import aligned
 
 
 def describe_config(config: QCommConfig) -> str:
@@ -68,6 +68,7 @@ def _facts(config: QCommConfig) -> Iterator[str]:
             if rate is not None
         ]
         shape = f"{block.hosts} x {block.devices_per_host} {block.device or 'devices'}"
+        rates += [] if block.memory_gb is None else [f"{block.memory_gb:g} GB of memory"]
         yield "topology:   " + ", ".join([f"{shape} = {block.world_size} ranks", *rates])
     if config.hierarchical_row_wise:
         yield "row-wise:   summed inside each host before it crosses hosts"

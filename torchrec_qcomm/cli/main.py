@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("config", metavar="CONFIG", help="a YAML file")
     check.set_defaults(run=_check)
+    _add_plan(commands)
     learn = commands.add_parser(
         "learn-levels",
         help="learn the levels of a lookup-table codec from a sample of rows",
@@ -71,6 +72,42 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    plan = commands.add_parser(
+        "plan",
+        help="forecast what the exchange of a plan costs, who is overloaded, and what to do next",
+        description="Plans the tables of a config with TorchRec's planner, or reads a plan, and prints what a step's exchange "
+        "costs: bytes saved, hosts crossed, uneven ranks, time, advice. Needs neither devices nor data.",
+    )
+    plan.add_argument("config", metavar="CONFIG", help="a YAML file, with tables and topology unless --plan is given")
+    plan.add_argument("--plan", metavar="FILE", help="of a real run: QCommStats(export=FILE), or TorchRec's statistics as CSV")
+    plan.add_argument("--json", metavar="FILE", help="write the report there as JSON")
+    plan.add_argument("--html", metavar="FILE", help="write the report there as a page that needs nothing else")
+    plan.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="a further column: policy=FILE (its precision block), hosts=N, 2d=N (sharding groups of N neighbouring ranks; "
+        "2d=N:strided: as TorchRec's are by default; with sync=N: weights all-reduced every N steps), or several with commas; "
+        "may come several times",
+    )
+    plan.add_argument(
+        "--speeds",
+        metavar="measured|none|FILE",
+        help="of codecs: measured here, left out, or a YAML file with `int8: [ENCODE, DECODE]` in GB/s of FP32 values "
+        "(default: measured if this machine has the config's device)",
+    )
+    plan.add_argument("--tables", type=_number, default=20, metavar="N", help="tables to list (default: 20)")
+    plan.set_defaults(run=_plan)
+
+
+def _number(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"not a number: {text!r}; allowed: 0 or more")
+    return int(text)
+
+
 def _dim(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"not a number of values: {text!r}; allowed: 1 or more")
@@ -82,6 +119,13 @@ def _check(arguments: argparse.Namespace) -> str:
     from torchrec_qcomm.config import load_config
 
     return describe_config(load_config(arguments.config))
+
+
+def _plan(arguments: argparse.Namespace) -> str:
+    from torchrec_qcomm.cli.plan import plan_text
+
+    a = arguments
+    return plan_text(a.config, a.plan, a.json, a.html, a.what_if, a.speeds, a.tables)
 
 
 def _learn(arguments: argparse.Namespace) -> str:
