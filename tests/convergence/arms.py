@@ -92,11 +92,13 @@ def stochastic(name: str) -> CodecLike:
     return {"codec": name, "rounding": "stochastic"}
 
 
+def moving(name: str, decay: float) -> CodecLike:
+    """A codec with one range for the rows of a table, which follows what is sent."""
+    return {"codec": name, "range": {"ema": decay}}
+
+
 QSGD4: CodecLike = {"codec": "qsgd", "norm": "max"}
 NATURAL4: CodecLike = {"codec": "natural", "bits": 4}
-
-MOVING8: CodecLike = {"codec": "int8", "range": {"ema": 0.99}}
-MOVING4: CodecLike = {"codec": "int4", "range": {"ema": 0.99}}
 
 FP8 = qc.Policy("fp8_e4m3", "fp8_e5m2")
 INT8 = qc.Policy("int8", "int8")
@@ -146,8 +148,9 @@ ARMS = (
     ranged(stochastic("int8"), stochastic("int8")),
     ranged("int8", stochastic("int4")),
     ranged(stochastic("int4"), stochastic("int4")),
-    ranged(MOVING8, MOVING8),
-    ranged(MOVING4, MOVING4),
+    ranged(moving("int8", 0.9), moving("int8", 0.9)),
+    ranged(moving("int4", 0.9), moving("int4", 0.9)),
+    ranged(moving("int8", 0.99), "int8"),
     ranged("lut4", "lut4"),
     ranged("mxfp4", "mxfp4"),
     ranged("int8", QSGD4),
@@ -159,6 +162,13 @@ ARMS = (
     ranged("int4", "ternary"),
     ranged("int8", "onebit"),
     ranged("int8", "sign"),
+    Arm(
+        "sign (21.3x) both ways, int8 (3.2x) for tables of 200 rows or more",
+        "adagrad",
+        FOUR_BITS,
+        qc.Policy("sign", "sign", rules=(qc.Rule(where=qc.Where(min_rows=200), forward="int8", backward="int8"),)),
+        of_range=True,
+    ),
     ranged("sign", "sign", expected=False),
     Arm("FP32 wire (TorchRec)", "sgd"),
     Arm("FP8: E4M3 forward, E5M2 backward", "sgd", SGD, FP8),

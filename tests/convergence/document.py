@@ -71,7 +71,8 @@ about the others.
 ## The whole range
 
 Codecs forward and backward, and what each saves of the bytes of a row of 32 values, with row-wise Adagrad and Adam. They are
-held to the gate of 4 bits; but for the last, which must fail it, whether they hold is shown and not required.
+held to the gate of 4 bits. The last must fail it; the one before it, with an exception for some tables, must hold; whether the
+others do is shown and not required.
 
 {table(of_range)}
 
