@@ -245,7 +245,7 @@ def _given_by_sync(model: nn.Module) -> int:
     nn.Module.__init__(outer)
     outer._dmp_wrapped_module = model
     outer._custom_all_reduce = lambda tensors: weights.extend(tensor.nbytes for tensor in tensors)
-    outer._use_sharded_relay = False
+    outer._all_reduce_hook, outer._use_sharded_relay = None, False  # the first is looked at from 1.9 on
     context = DMPCollectionContext(None, ShardingPlan({}), 2, replica_pg=dist.group.WORLD)
     outer._ctxs = [context]
     outer._group_sharded_modules(outer._ctxs)
