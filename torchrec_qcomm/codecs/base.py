@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 
@@ -132,6 +132,27 @@ class Codec(Protocol):
         Rounding of the result to a 16-bit payload dtype comes on top.
         """
         ...
+
+
+class CodecDefaults:
+    """What most codecs answer alike; a codec is a frozen dataclass whose fields are its parameters."""
+
+    __slots__ = ()
+    name: ClassVar[str]
+
+    @property
+    def spec(self) -> CodecSpec:
+        return spec_of(self, self.name)
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether `encode` needs noise."""
+        return False
+
+    @property
+    def segment_bytes(self) -> int:
+        """Nothing but rows: they have all that decoding needs."""
+        return 0
 
 
 FLOAT_DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import Codec, CodecSpec, check_decode, check_dim, check_float, check_tensor, spec_of
+from torchrec_qcomm.codecs.base import Codec, CodecDefaults, check_decode, check_dim, check_float, check_tensor
 from torchrec_qcomm.codecs.noise import Noise
 from torchrec_qcomm.errors import CodecError, describe
 
 
 @dataclass(frozen=True, slots=True)
-class NoneCodec:
+class NoneCodec(CodecDefaults):
     """The payload's own dtype, bit for bit. The default codec.
 
     Bytes of a row: ``value 0 | value 1 | ...``, each of the dtype's size (4 for FP32, 2 for FP16 and BF16), little-endian.
@@ -24,24 +24,12 @@ class NoneCodec:
 
     name: ClassVar[str] = "none"
 
-    @property
-    def spec(self) -> CodecSpec:
-        return spec_of(self, self.name)
-
     def row_bytes(self, dim: int, dtype: torch.dtype = torch.float32) -> int:
         check_dim(self, dim)
         return dim * dtype.itemsize
 
     def check_payload(self, dtype: torch.dtype) -> None:
         check_float(self, dtype)
-
-    @property
-    def stochastic(self) -> bool:
-        return False
-
-    @property
-    def segment_bytes(self) -> int:
-        return 0
 
     def within(self, head: torch.Tensor) -> Codec:
         return self

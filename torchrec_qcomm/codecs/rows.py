@@ -10,11 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from math import inf, prod
-from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import Codec, CodecSpec, check_decode, check_float, check_tensor, spec_of
+from torchrec_qcomm.codecs.base import Codec, CodecDefaults, check_decode, check_float, check_tensor
 from torchrec_qcomm.codecs.memory import Scratch
 from torchrec_qcomm.codecs.noise import Draw, Noise
 from torchrec_qcomm.errors import CodecError, describe
@@ -106,7 +105,7 @@ def finish_bound(bound: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> 
     return torch.nextafter(bound, torch.full_like(bound, torch.inf))
 
 
-class RowCodec(ABC):
+class RowCodec(CodecDefaults, ABC):
     """A codec that treats every row alike and alone: checks, chunks and dtypes are done here, the subclass brings the
     arithmetic.
 
@@ -115,27 +114,12 @@ class RowCodec(ABC):
     """
 
     __slots__ = ()
-    name: ClassVar[str]
-
-    @property
-    def spec(self) -> CodecSpec:
-        return spec_of(self, self.name)
 
     @abstractmethod
     def row_bytes(self, dim: int, dtype: torch.dtype = torch.float32) -> int: ...
 
     @abstractmethod
     def error_bound(self, values: torch.Tensor) -> torch.Tensor: ...
-
-    @property
-    def stochastic(self) -> bool:
-        """Whether `encode` needs noise."""
-        return False
-
-    @property
-    def segment_bytes(self) -> int:
-        """Nothing but rows: they have all that decoding needs."""
-        return 0
 
     def within(self, head: torch.Tensor) -> Codec:
         return self
