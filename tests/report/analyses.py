@@ -191,3 +191,15 @@ def with_name(name: str) -> Analysis:
     job = replace(whole.forecast.job, tables=(replace(first, table=replace(first.table, name=name)), *rest))
     forecast = forecast_of(job)
     return replace(whole, forecast=forecast, plain=forecast_of(job.under(Policy())))
+
+
+COMMON_CASES = {
+    "small": analysis_of(),
+    "pods": analysis_of(16, 2, pod_hosts=2),
+    "96 ranks": analysis_of(96, 8, 400),
+    "hosts unknown": analysis_of(4, None),
+    "one rank": analysis_of(1, 1),
+    "slower": slower(),
+    "no tables": without_tables(),
+}
+"""What every form of the report is made of."""

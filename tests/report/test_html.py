@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from tests.report.analyses import analysis_of, slower, with_name, without_tables
+from tests.report.analyses import COMMON_CASES, analysis_of, slower, with_name
 from torchrec_qcomm.planner import units as u
 from torchrec_qcomm.planner.findings import Analysis
 from torchrec_qcomm.report import figures, svg
@@ -18,13 +18,7 @@ from torchrec_qcomm.report.bottleneck import bottleneck_words
 from torchrec_qcomm.report.html import report_html
 
 CASES = {
-    "small": analysis_of(),
-    "pods": analysis_of(16, 2, pod_hosts=2),
-    "96 ranks": analysis_of(96, 8, 400),
-    "hosts unknown": analysis_of(4, None),
-    "one rank": analysis_of(1, 1),
-    "slower": slower(),
-    "no tables": without_tables(),
+    **COMMON_CASES,
     "names": with_name('<script>alert("&")</script>'),
 }
 VOID = {"meta", "br", "link", "img", "input"}

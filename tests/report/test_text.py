@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.planner.jobs import whole
-from tests.report.analyses import analysis_of, slower, with_name, without_tables
+from tests.report.analyses import COMMON_CASES, analysis_of, slower, with_name, without_tables
 from torchrec_qcomm.planner import build_topology, machines_of, units
 from torchrec_qcomm.planner.analysis import analyse
 from torchrec_qcomm.planner.findings import Advice, Analysis, Crossing, Times
@@ -21,13 +21,7 @@ from torchrec_qcomm.report.figures import SLOWER
 from torchrec_qcomm.report.text import report_text, summary_text
 
 CASES = {
-    "small": analysis_of(),
-    "pods": analysis_of(16, 2, pod_hosts=2),
-    "96 ranks": analysis_of(96, 8, 400),
-    "hosts unknown": analysis_of(4, None),
-    "one rank": analysis_of(1, 1),
-    "slower": slower(),
-    "no tables": without_tables(),
+    **COMMON_CASES,
     "long name": with_name("model.sparse_arch.embedding_bag_collection." + "x" * 200),
     "many codecs": analysis_of(
         8, 4, 40, Policy("int8", "int8", tuple(Rule(tables=f"t_{i}", forward=c) for i, c in enumerate(
