@@ -15,6 +15,7 @@ from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingDist
 
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
+from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist, QCommTwoHopEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
@@ -73,7 +74,7 @@ class Setting:
         self, policy: Policy, meters: Meters, columns: list[list[Column]], layout: type[PooledLayout]
     ) -> QCommPooledEmbeddingDist:
         """An exchange of all ranks with each other."""
-        return QCommPooledEmbeddingDist(self.group, columns, torch.float32, self.sites(policy), meters, layout=layout)
+        return QCommPooledEmbeddingDist(Hop(self.group, columns, torch.float32, self.sites(policy), meters, layout))
 
     def two_hops(
         self, policy: Policy, meters: Meters, order: list[int], across: type[PooledLayout]
@@ -84,8 +85,8 @@ class Setting:
         host, local_rank = divmod(self.rank, self.local_size)
         sites, mine = self.sites(policy), [by_host[host]] * self.local_size
         takers = [rank % self.local_size for rank in order]
-        first = QCommPooledEmbeddingDist(within, mine, torch.float32, sites, meters, layout=ReduceLayout, takers=takers)
-        second = QCommPooledEmbeddingDist(between, by_host, torch.float32, sites, meters, layout=across)
+        first = QCommPooledEmbeddingDist(Hop(within, mine, torch.float32, sites, meters, ReduceLayout, takers))
+        second = QCommPooledEmbeddingDist(Hop(between, by_host, torch.float32, sites, meters, across))
         return QCommTwoHopEmbeddingDist(first, second, order, self.local_size, local_rank)
 
 

@@ -29,6 +29,7 @@ from torchrec_qcomm.sharding import (
     QCommEmbeddingCollectionSharder,
     measure_traffic,
 )
+from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
@@ -211,7 +212,7 @@ def odd_dims(rank: int, world: int, policy: Policy, sizes: tuple[int, ...], summ
     meters, meter = Meters(), TrafficMeter()
     meters.active.append(meter)
     layout = ReduceLayout if summed else PooledLayout
-    exchange = QCommPooledEmbeddingDist(dist.group.WORLD, columns, torch.float32, sites, meters, (), layout)
+    exchange = QCommPooledEmbeddingDist(Hop(dist.group.WORLD, columns, torch.float32, sites, meters, layout))
     lookup = torch.ones(sum(sizes), sum(column.dim for column in columns[rank]), requires_grad=True)
     out = exchange(lookup, EmbeddingShardingContext(batch_size_per_rank=list(sizes))).wait()
     out.backward(torch.ones_like(out))

@@ -27,6 +27,7 @@ from torchrec_qcomm import codecs
 from torchrec_qcomm.errors import QCommError
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, QCommEmbeddingCollectionSharder, measure_traffic
+from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
@@ -211,7 +212,7 @@ def stops_early(rank: int, world: int) -> str:
     store = dist.distributed_c10d._get_default_store()
     sites = SiteCodecs(INT8.resolve([Table("a", 10, 4)]), None, codecs.get)
     columns = [[Column("a", 4)], *[[]] * (world - 1)]
-    output_dist = QCommPooledEmbeddingDist(group, columns, torch.float32, sites, Meters())
+    output_dist = QCommPooledEmbeddingDist(Hop(group, columns, torch.float32, sites, Meters()))
     context = EmbeddingShardingContext(batch_size_per_rank=[2] * world)
     said = "went on"
     for i in range(2):

@@ -14,6 +14,7 @@ from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
 from tests.sharding.scenarios import _over
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Rule, Table
+from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
@@ -102,7 +103,7 @@ def exchange_alone(rank: int, world: int, case: Alone) -> dict[str, Any]:
     meters, meter = Meters(), TrafficMeter()
     meters.active.append(meter)
     layout = ReduceLayout if case.reduced else PooledLayout
-    output_dist = QCommPooledEmbeddingDist(dist.group.WORLD, columns, case.dtype, sites, meters, layout=layout)
+    output_dist = QCommPooledEmbeddingDist(Hop(dist.group.WORLD, columns, case.dtype, sites, meters, layout=layout))
 
     def values(rows: int, owned: Sequence[Column], seed: int) -> torch.Tensor:
         width = sum(column.dim for column in owned)

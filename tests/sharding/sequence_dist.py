@@ -13,6 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_qcomm import codecs
 from torchrec_qcomm.errors import WireError
 from torchrec_qcomm.policy import Policy, Rule, Table
+from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.sequence import QCommSequenceEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
@@ -35,7 +36,7 @@ def alone(
     policy = Policy(rules=tuple(Rule(tables=t, forward=name, backward=name) for t, name in names.items()))
     sites = SiteCodecs(policy.resolve(Table(t, 10, dim) for t in "abc"), world, codecs.get)
     columns = [[Column(table, dim) for table in owned] for owned in OWNED]
-    output_dist = QCommSequenceEmbeddingDist(dist.group.WORLD, columns, dtype, sites, Meters())
+    output_dist = QCommSequenceEmbeddingDist(Hop(dist.group.WORLD, columns, dtype, sites, Meters()))
     flights = [_Flight(rank, world, dim, sizes, dtype, seed) for seed in range(in_flight)]
     awaitables = [output_dist(flight.lookup, flight.context) for flight in flights]
     outs = [awaitable.wait() for awaitable in reversed(awaitables)][::-1]
@@ -107,7 +108,7 @@ def contradicting(rank: int, world: int) -> list[str]:
     """What the dist says of contexts that cannot be."""
     sites = SiteCodecs(Policy().resolve([Table("a", 10, 4)]), world, codecs.get)
     columns = [[Column("a", 4)], []]
-    output_dist = QCommSequenceEmbeddingDist(dist.group.WORLD, columns, torch.float32, sites, Meters())
+    output_dist = QCommSequenceEmbeddingDist(Hop(dist.group.WORLD, columns, torch.float32, sites, Meters()))
     said = []
     lengths = torch.tensor([[1, 1]]) if rank == 0 else torch.empty(0, 2, dtype=torch.int64)
     features = KeyedJaggedTensor(["f"], torch.zeros(1, dtype=torch.int64), lengths=torch.tensor([1]))

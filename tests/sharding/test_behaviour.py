@@ -21,6 +21,7 @@ from torchrec_qcomm import codecs
 from torchrec_qcomm.errors import WireError
 from torchrec_qcomm.policy import Policy, Rule, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, measure_traffic
+from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
@@ -185,7 +186,7 @@ def odd_dims(rank: int, world: int, names: dict[str, str], sizes: tuple[int, ...
     """The dist alone, with dims that FBGEMM's lookups do not take; a lookup of random rows stands in."""
     policy = Policy(rules=tuple(Rule(tables=t, forward=name, backward=name) for t, name in names.items()))
     sites = SiteCodecs(policy.resolve(Table(t, 10, 10) for t in "abc"), world, codecs.get)
-    output_dist = QCommPooledEmbeddingDist(dist.group.WORLD, ODD, torch.float32, sites, Meters())
+    output_dist = QCommPooledEmbeddingDist(Hop(dist.group.WORLD, ODD, torch.float32, sites, Meters()))
     width = sum(column.dim for column in ODD[rank])
     lookups = [
         torch.randn(sum(sizes), sum(c.dim for c in owned), generator=torch.Generator().manual_seed(i))
@@ -273,7 +274,7 @@ def own_share(rank: int, world: int) -> list[dict[str, bool]]:
         policy = Policy("int8", "int8", rules=(Rule(link="self", forward="none"),))
         sites = SiteCodecs(policy.resolve([Table("a", 10, 4), Table("b", 10, 4)]), hosts, codecs.get)
         output_dist = QCommPooledEmbeddingDist(
-            dist.group.WORLD, [[Column("a", 4)], [Column("b", 4)]], torch.float32, sites, Meters()
+            Hop(dist.group.WORLD, [[Column("a", 4)], [Column("b", 4)]], torch.float32, sites, Meters())
         )
         lookups = [torch.randn(6, 4, generator=torch.Generator().manual_seed(i)) for i in range(world)]
         out = output_dist(lookups[rank]).wait()
@@ -293,7 +294,7 @@ def strided_groups(rank: int, world: int, hosts: int) -> dict[str, Any]:
     policy = Policy("none", "none", rules=(Rule(link="inter_host", forward="int8"),))
     sites, meters, meter = SiteCodecs(policy.resolve([Table("a", 10, 4)]), hosts, codecs.get), Meters(), TrafficMeter()
     meters.active.append(meter)
-    output_dist = QCommPooledEmbeddingDist(group, [[Column("a", 4)], []], torch.float32, sites, meters)
+    output_dist = QCommPooledEmbeddingDist(Hop(group, [[Column("a", 4)], []], torch.float32, sites, meters))
     lookup = torch.randn(6, 4, generator=torch.Generator().manual_seed(rank % 2))
     context = EmbeddingShardingContext(batch_size_per_rank=[3, 3])
     out = output_dist(lookup if rank < 2 else torch.empty(0), context).wait()
@@ -392,7 +393,7 @@ def test_a_buffer_that_was_not_planned_is_not_counted() -> None:
 
 def wrong_calls(rank: int, world: int) -> list[str]:
     sites = SiteCodecs(INT8.resolve([Table("a", 10, 4)]), world, codecs.get)
-    output_dist = QCommPooledEmbeddingDist(dist.group.WORLD, [[Column("a", 4)], []], torch.float32, sites, Meters())
+    output_dist = QCommPooledEmbeddingDist(Hop(dist.group.WORLD, [[Column("a", 4)], []], torch.float32, sites, Meters()))
     width = 4 if rank == 0 else 0
     said = []
     for rows, context in (

@@ -19,6 +19,7 @@ from tests.sharding.models import TABLES, placed
 from tests.sharding.test_entry_points import BY_LINK, TWO_HOSTS, bytes_by_link
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Rule, Table
+from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters, measure_traffic
@@ -40,7 +41,7 @@ def over_nccl(rank: int, world: int) -> dict[str, bool]:
     names = {"a": "int4", "b": "int8", "c": "fp8_e4m3"}
     policy = Policy(rules=tuple(Rule(tables=table, forward=name, backward=name) for table, name in names.items()))
     sites = SiteCodecs(policy.resolve(Table(table, 10, 10) for table in names), world, codecs.get)
-    output_dist = QCommPooledEmbeddingDist(dist.group.WORLD, COLUMNS, torch.float32, sites, Meters())
+    output_dist = QCommPooledEmbeddingDist(Hop(dist.group.WORLD, COLUMNS, torch.float32, sites, Meters()))
     generators = [torch.Generator(device).manual_seed(i) for i in range(world)]
     launches, same = torch.cuda.Stream(), {"values": True, "gradients": True}
 

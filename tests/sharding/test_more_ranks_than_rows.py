@@ -12,6 +12,7 @@ from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
 from tests.ranks import RankPool
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
+from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
@@ -24,7 +25,9 @@ def exchanged(rank: int, world: int, codec: str) -> dict[str, Any]:
     """Ranks 0 and 1 own a row each, the others none: their lookups are zeros, and their gradients go nowhere."""
     sites = SiteCodecs(Policy(codec, codec).resolve([Table("t", ROWS, DIM)]), world, codecs.get)
     columns = [[Column("t", DIM)]] * world
-    output_dist: Any = QCommPooledEmbeddingDist(dist.group.WORLD, columns, torch.float32, sites, Meters(), layout=ReduceLayout)
+    output_dist: Any = QCommPooledEmbeddingDist(
+        Hop(dist.group.WORLD, columns, torch.float32, sites, Meters(), layout=ReduceLayout)
+    )
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(ROWS, DIM, generator=generator)
     ids = torch.randint(0, ROWS, (sum(SIZES),), generator=generator)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from tests.ranks import RankPool
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
+from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
@@ -26,7 +27,9 @@ def measured(rank: int, world: int, codec: str) -> dict[str, int]:
     meters, meter = Meters(), TrafficMeter()
     meters.active.append(meter)
     columns = [[Column(name, DIM) for name in names]] * world
-    output_dist: Any = QCommPooledEmbeddingDist(dist.group.WORLD, columns, torch.float32, sites, meters, layout=ReduceLayout)
+    output_dist: Any = QCommPooledEmbeddingDist(
+        Hop(dist.group.WORLD, columns, torch.float32, sites, meters, layout=ReduceLayout)
+    )
     lookup = torch.randn(world * BATCH, TABLES * DIM, requires_grad=True)
     out = output_dist(lookup).wait()
     out.backward(torch.randn_like(out))

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from tests.ranks import RankPool
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
+from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.sites import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
@@ -23,7 +24,7 @@ def summed(rank: int, world: int, codec: str, value: float) -> dict[str, Any]:
     """Every rank looks up ``value`` for everything, and is given ``value`` as gradient."""
     sites = SiteCodecs(Policy(codec, codec).resolve([Table("t", 10, DIM)]), world, codecs.get)
     output_dist: Any = QCommPooledEmbeddingDist(
-        dist.group.WORLD, [[Column("t", DIM)]] * world, torch.float32, sites, Meters(), layout=ReduceLayout
+        Hop(dist.group.WORLD, [[Column("t", DIM)]] * world, torch.float32, sites, Meters(), layout=ReduceLayout)
     )
     lookup = torch.full((world * BATCH, DIM), value, requires_grad=True)
     out = output_dist(lookup).wait()

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import chain, compress
 
 import torch
-import torch.distributed as dist
 from torchrec.distributed.dist_data import PooledEmbeddingsAwaitable
 from torchrec.distributed.embedding_sharding import BaseEmbeddingDist, EmbeddingShardingContext
 from torchrec.distributed.types import Awaitable, NoWait
@@ -15,42 +14,20 @@ from torchrec.distributed.types import Awaitable, NoWait
 from torchrec_qcomm.collectives import Plan
 from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.sharding.hop import Hop
-from torchrec_qcomm.sharding.sites import SiteCodecs
-from torchrec_qcomm.sharding.state import ExchangeState
-from torchrec_qcomm.sharding.traffic import Meters
-from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, variable
+from torchrec_qcomm.wire import ReduceLayout, variable
 
 
 class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch.Tensor, torch.Tensor]):
     """Moves pooled lookups to the samples' ranks, and their gradients back, each table in its own codecs.
 
     Args:
-        group: the process group.
-        columns: for each rank of the group, the columns of its lookup.
-        dtype: of every rank's lookup, and so of the result.
-        sites: the codecs.
-        meters: where launches are counted.
+        hop: between which ranks, and in which layout.
         callbacks: applied to the result in order, as TorchRec's own dist does.
-        layout: `PooledLayout` where ranks own whole vectors, `ReduceLayout` where a vector is the sum of all ranks'.
-        takers: for each batch in a lookup, the rank of the group that takes it; by default each rank its own.
-        state, name: as for `Hop`.
     """
 
-    def __init__(
-        self,
-        group: dist.ProcessGroup,
-        columns: Sequence[Sequence[Column]],
-        dtype: torch.dtype,
-        sites: SiteCodecs,
-        meters: Meters,
-        callbacks: Sequence[Callable[[torch.Tensor], torch.Tensor]] = (),
-        layout: type[PooledLayout] = PooledLayout,
-        takers: Sequence[int] | None = None,
-        state: ExchangeState | None = None,
-        name: str = "",
-    ) -> None:
+    def __init__(self, hop: Hop, callbacks: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()) -> None:
         super().__init__()
-        self._hop = Hop(group, columns, dtype, sites, meters, layout, takers, state, name)
+        self._hop = hop
         self._callbacks = list(callbacks)
 
     @torch.compiler.disable

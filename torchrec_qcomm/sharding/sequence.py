@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from torchrec.distributed.dist_data import SequenceEmbeddingsAwaitable
 from torchrec.distributed.embedding_sharding import BaseEmbeddingDist
 from torchrec.distributed.sharding.sequence_sharding import SequenceShardingContext
@@ -14,10 +13,7 @@ from torchrec.distributed.types import Awaitable
 from torchrec_qcomm.collectives import Plan, from_wire, to_wire
 from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.sharding.hop import ExchangeAwaitable, Hop
-from torchrec_qcomm.sharding.sites import SiteCodecs
-from torchrec_qcomm.sharding.state import ExchangeState
-from torchrec_qcomm.sharding.traffic import Meters
-from torchrec_qcomm.wire import Column, Pieces, sequence, variable
+from torchrec_qcomm.wire import Pieces, sequence, variable
 
 Counts = Sequence[Sequence[int]]
 
@@ -29,26 +25,12 @@ class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torc
     what is sent, and row-wise another one for what is received.
 
     Args:
-        group: the process group.
-        columns: for each rank of the group, the columns of its lookup, one a feature, all of one dim.
-        dtype: of every rank's lookup, and so of the result.
-        sites: the codecs.
-        meters: where launches are counted.
-        state, name: as for `Hop`.
+        hop: between which ranks; its columns are one a feature, all of one dim.
     """
 
-    def __init__(
-        self,
-        group: dist.ProcessGroup,
-        columns: Sequence[Sequence[Column]],
-        dtype: torch.dtype,
-        sites: SiteCodecs,
-        meters: Meters,
-        state: ExchangeState | None = None,
-        name: str = "",
-    ) -> None:
+    def __init__(self, hop: Hop) -> None:
         super().__init__()
-        self._hop = Hop(group, columns, dtype, sites, meters, state=state, name=name)
+        self._hop = hop
 
     @torch.compiler.disable
     def forward(

@@ -23,6 +23,7 @@ from torchrec.distributed.sharding.twcw_sharding import TwCwPooledEmbeddingShard
 from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingSharding
 from torchrec.distributed.types import ShardingType
 
+from torchrec_qcomm.sharding.hop import Hop
 from torchrec_qcomm.sharding.hosts import require_hosts
 from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist, QCommTwoHopEmbeddingDist
 from torchrec_qcomm.sharding.sequence import QCommSequenceEmbeddingDist
@@ -52,28 +53,12 @@ class _Quantized:
         return self._replace(getattr(native, "_callbacks", None) or ())
 
     def _replace(self, callbacks: Sequence[Any]) -> nn.Module:
-        return self._hop(self._pg, self._columns(), callbacks, self.layout)  # type: ignore[attr-defined]
+        hop = self._hop(self._pg, self._columns(), self.layout)  # type: ignore[attr-defined]
+        return QCommPooledEmbeddingDist(hop, callbacks)
 
-    def _hop(
-        self,
-        group: Any,
-        columns: Any,
-        callbacks: Sequence[Any],
-        layout: type[PooledLayout],
-        takers: Sequence[int] | None = None,
-    ) -> QCommPooledEmbeddingDist:
-        return QCommPooledEmbeddingDist(
-            group,
-            columns,
-            self._dtype(),
-            self._sites,
-            self._meters,
-            callbacks,
-            layout,
-            takers,
-            self._state,
-            type(self).__name__,
-        )
+    def _hop(self, group: Any, columns: Any, layout: type[PooledLayout], takers: Sequence[int] | None = None) -> Hop:
+        state, name = self._state, type(self).__name__
+        return Hop(group, columns, self._dtype(), self._sites, self._meters, layout, takers, state, name)
 
     def _columns(self) -> list[list[Column]]:
         return [columns_of(configs) for configs in self._grouped_embedding_configs_per_rank]  # type: ignore[attr-defined]
@@ -107,8 +92,8 @@ class _QuantizedInTwoHops(_Quantized):
         intra, cross, rank = self._intra_pg, self._cross_pg, self._rank  # type: ignore[attr-defined]
         host, local_rank = divmod(rank, intra.size())
         takers = [sample % intra.size() for sample in order]
-        first = self._hop(intra, [by_host[host]] * intra.size(), (), ReduceLayout, takers)
-        second = self._hop(cross, by_host, callbacks, across)
+        first = QCommPooledEmbeddingDist(self._hop(intra, [by_host[host]] * intra.size(), ReduceLayout, takers))
+        second = QCommPooledEmbeddingDist(self._hop(cross, by_host, across), callbacks)
         return QCommTwoHopEmbeddingDist(first, second, order, intra.size(), local_rank)
 
 
@@ -116,8 +101,7 @@ class _QuantizedSequence(_Quantized):
     """For sequences, which are moved and never summed: one hop, whoever owns the rows."""
 
     def _replace(self, callbacks: Sequence[Any]) -> nn.Module:
-        group, dtype, name = self._pg, self._dtype(), type(self).__name__  # type: ignore[attr-defined]
-        return QCommSequenceEmbeddingDist(group, self._columns(), dtype, self._sites, self._meters, self._state, name)
+        return QCommSequenceEmbeddingDist(self._hop(self._pg, self._columns(), self.layout))  # type: ignore[attr-defined]
 
 
 class QCommTwPooledEmbeddingSharding(_Quantized, TwPooledEmbeddingSharding):
