@@ -39,7 +39,7 @@ from bench_lib.settings import SETTINGS, Setting
 from dlrm_lib.arguments import count, output_file
 
 from torchrec_qcomm.collectives import pack, unpack
-from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
+from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
 from torchrec_qcomm.wire import Side
 

@@ -24,9 +24,9 @@ from bench_lib.plans import made_up_job
 from dlrm_lib.arguments import count
 
 from torchrec_qcomm.planner.analysis import analyse
-from torchrec_qcomm.planner.predict import predict
-from torchrec_qcomm.report.as_json import report_json
-from torchrec_qcomm.report.text import report_text
+from torchrec_qcomm.planner.forecast.predict import predict
+from torchrec_qcomm.report.json import report_json
+from torchrec_qcomm.report.text.page import report_text
 
 Made = Mapping[str, Any]
 SPEEDS = dict.fromkeys(("fp8_e4m3", "fp8_e5m2", "int4", "bf16"), (100.0, 100.0))

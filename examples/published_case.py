@@ -25,10 +25,10 @@ from itertools import product
 
 import numpy as np
 
+from torchrec_qcomm.planner.findings.speeds import Speeds
+from torchrec_qcomm.planner.findings.timing import times
+from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import Job, Machines, PlannedTable, Replicas
-from torchrec_qcomm.planner.predict import predict
-from torchrec_qcomm.planner.speeds import Speeds
-from torchrec_qcomm.planner.timing import times
 from torchrec_qcomm.policy import Policy, Table
 
 GPUS = 8

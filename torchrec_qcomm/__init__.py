@@ -20,12 +20,12 @@ if TYPE_CHECKING:
         WireError,
     )
     from torchrec_qcomm.planner.analysis import analyse
-    from torchrec_qcomm.planner.lookups import profile_lookups
+    from torchrec_qcomm.planner.findings.lookups import profile_lookups
     from torchrec_qcomm.policy import Policy, Rule, Table, Where
-    from torchrec_qcomm.report.as_json import report_json
     from torchrec_qcomm.report.hook import QCommStats
-    from torchrec_qcomm.report.html import report_html
-    from torchrec_qcomm.report.text import report_text
+    from torchrec_qcomm.report.html.page import report_html
+    from torchrec_qcomm.report.json import report_json
+    from torchrec_qcomm.report.text.page import report_text
     from torchrec_qcomm.sharding import (
         QCommEmbeddingBagCollectionSharder,
         QCommEmbeddingCollectionSharder,
@@ -84,11 +84,11 @@ _HOMES = {
     "torchrec_qcomm.config": ("load_config", "QCommConfig"),
     "torchrec_qcomm.policy": ("Policy", "Rule", "Where", "Table"),
     "torchrec_qcomm.planner.analysis": ("analyse",),
-    "torchrec_qcomm.planner.lookups": ("profile_lookups",),
-    "torchrec_qcomm.report.as_json": ("report_json",),
+    "torchrec_qcomm.planner.findings.lookups": ("profile_lookups",),
+    "torchrec_qcomm.report.json": ("report_json",),
     "torchrec_qcomm.report.hook": ("QCommStats",),
-    "torchrec_qcomm.report.html": ("report_html",),
-    "torchrec_qcomm.report.text": ("report_text",),
+    "torchrec_qcomm.report.html.page": ("report_html",),
+    "torchrec_qcomm.report.text.page": ("report_text",),
     "torchrec_qcomm.sharding": (
         "QCommEmbeddingBagCollectionSharder",
         "QCommEmbeddingCollectionSharder",

@@ -9,8 +9,8 @@ import torch
 from torchrec_qcomm import codecs
 from torchrec_qcomm.cli.samples import read_samples
 from torchrec_qcomm.codecs import CodecLike
-from torchrec_qcomm.codecs.learn import DECIMALS, learn_levels
 from torchrec_qcomm.errors import CodecError
+from torchrec_qcomm.tune.learn import DECIMALS, learn_levels
 
 
 def learned_text(path: str, bits: int) -> str:

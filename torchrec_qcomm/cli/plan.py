@@ -14,11 +14,11 @@ from torchrec_qcomm.config.yaml_file import read_yaml
 from torchrec_qcomm.errors import ConfigError, describe
 from torchrec_qcomm.planner import Job, Replicas, load_plan, machines_of
 from torchrec_qcomm.planner.analysis import analyse
-from torchrec_qcomm.planner.speeds import Speeds, measured_speeds, specs_of
-from torchrec_qcomm.report.as_json import report_json
-from torchrec_qcomm.report.compare import comparison_text
-from torchrec_qcomm.report.html import report_html
-from torchrec_qcomm.report.text import report_text
+from torchrec_qcomm.planner.findings.speeds import Speeds, measured_speeds, specs_of
+from torchrec_qcomm.report.html.page import report_html
+from torchrec_qcomm.report.json import report_json
+from torchrec_qcomm.report.text.compare import comparison_text
+from torchrec_qcomm.report.text.page import report_text
 
 WHAT_IF = "policy=FILE, hosts=N, 2d=N or 2d=N:strided, sync=N with 2d; several with commas"
 

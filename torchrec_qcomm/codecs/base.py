@@ -15,7 +15,7 @@ import torch
 from torchrec_qcomm.errors import CodecError, WireError, describe
 
 if TYPE_CHECKING:
-    from torchrec_qcomm.codecs.noise import Noise
+    from torchrec_qcomm.codecs.parts.noise import Noise
 
 
 @dataclass(frozen=True, slots=True)

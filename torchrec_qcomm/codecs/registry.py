@@ -6,46 +6,15 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from torchrec_qcomm.codecs import ranges
+from torchrec_qcomm.codecs.backends import fbgemm, reference
 from torchrec_qcomm.codecs.base import Codec, CodecLike, CodecSpec
-from torchrec_qcomm.codecs.clipped import Clipped
-from torchrec_qcomm.codecs.fp8 import Fp8E4M3, Fp8E5M2
-from torchrec_qcomm.codecs.half import Bf16, Fp16
-from torchrec_qcomm.codecs.int2 import Int2
-from torchrec_qcomm.codecs.int4 import Int4
-from torchrec_qcomm.codecs.int8 import Int8, Int8Fbgemm
-from torchrec_qcomm.codecs.lut import Lut2, Lut4
-from torchrec_qcomm.codecs.mx import Mxfp4, Mxfp8
-from torchrec_qcomm.codecs.natural import Natural
-from torchrec_qcomm.codecs.one_range import Int4OneRange, Int8OneRange
-from torchrec_qcomm.codecs.onebit import OneBit
-from torchrec_qcomm.codecs.qsgd import Qsgd
-from torchrec_qcomm.codecs.raw import Fp32, NoneCodec
-from torchrec_qcomm.codecs.sign import Sign
-from torchrec_qcomm.codecs.ternary import Ternary
+from torchrec_qcomm.codecs.formats.clipped import Clipped
+from torchrec_qcomm.codecs.formats.one_range import Int4OneRange, Int8OneRange
+from torchrec_qcomm.codecs.parts import ranges
 from torchrec_qcomm.errors import CodecError, describe
 
-# One line a codec: its backends, the slowest (and the oracle of the tests) first, the default last.
-_REGISTRY: dict[str, dict[str, type[Any]]] = {
-    "none": {"reference": NoneCodec},
-    "fp32": {"reference": Fp32},
-    "fp16": {"reference": Fp16},
-    "bf16": {"reference": Bf16},
-    "fp8_e4m3": {"reference": Fp8E4M3},
-    "fp8_e5m2": {"reference": Fp8E5M2},
-    "mxfp8": {"reference": Mxfp8},
-    "int8": {"reference": Int8, "fbgemm": Int8Fbgemm},
-    "natural": {"reference": Natural},
-    "mxfp4": {"reference": Mxfp4},
-    "int4": {"reference": Int4},
-    "lut4": {"reference": Lut4},
-    "qsgd": {"reference": Qsgd},
-    "int2": {"reference": Int2},
-    "lut2": {"reference": Lut2},
-    "ternary": {"reference": Ternary},
-    "onebit": {"reference": OneBit},
-    "sign": {"reference": Sign},
-}
+_BACKENDS: dict[str, dict[str, type[Any]]] = {"reference": reference.FORMATS, "fbgemm": fbgemm.FORMATS}
+"""The slowest (and the oracle of the tests) first; the default of a codec is the last that has it."""
 
 _OF_TABLE: dict[str, type[Any]] = {"int8": Int8OneRange, "int4": Int4OneRange}
 """The codecs that take a ``range``, and what they are when the rows of a table share it; whatever the backend."""
@@ -53,7 +22,7 @@ _OF_TABLE: dict[str, type[Any]] = {"int8": Int8OneRange, "int4": Int4OneRange}
 
 def names() -> tuple[str, ...]:
     """The names of all codecs, from the most to the fewest bits."""
-    return tuple(_REGISTRY)
+    return tuple(reference.FORMATS)
 
 
 def backends(name: str) -> tuple[str, ...]:
@@ -111,9 +80,9 @@ def spec(like: CodecLike) -> CodecSpec:
 
 
 def _entry(name: str) -> dict[str, type[Any]]:
-    if name not in _REGISTRY:
+    if name not in names():
         raise CodecError(describe("codec", "unknown codec", got=name, allowed=names()))
-    return _REGISTRY[name]
+    return {backend: formats[name] for backend, formats in _BACKENDS.items() if name in formats}
 
 
 def _parse(like: CodecLike) -> tuple[str, dict[str, Any]]:

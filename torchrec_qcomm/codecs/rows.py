@@ -14,8 +14,8 @@ from math import inf, prod
 import torch
 
 from torchrec_qcomm.codecs.base import Codec, CodecDefaults, check_decode, check_float, check_tensor
-from torchrec_qcomm.codecs.memory import Scratch
-from torchrec_qcomm.codecs.noise import Draw, Noise
+from torchrec_qcomm.codecs.parts.memory import Scratch
+from torchrec_qcomm.codecs.parts.noise import Draw, Noise
 from torchrec_qcomm.errors import CodecError, describe
 
 CHUNK_BYTES = 1 << 21

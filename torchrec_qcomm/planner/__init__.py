@@ -1,14 +1,14 @@
 """What TorchRec's planner is told, and what is made of its plans; must not need a process group or read configs."""
 
-from torchrec_qcomm.planner.constraints import Constraint, build_constraints
-from torchrec_qcomm.planner.estimator import WireAwareEstimator, wire_aware_enumerator
 from torchrec_qcomm.planner.job import Job, Machines, PlannedTable, Reach, Replicas
-from torchrec_qcomm.planner.offline import ListedTable, model_of, plan_offline, plan_options
-from torchrec_qcomm.planner.options import job_from_options, machines_of, options_of, policy_of
-from torchrec_qcomm.planner.plan_file import export_plan, load_plan, read_plan
-from torchrec_qcomm.planner.stats_csv import read_stats_csv
-from torchrec_qcomm.planner.tables import ModelTable, model_tables
-from torchrec_qcomm.planner.topology import build_topology
+from torchrec_qcomm.planner.search.constraints import Constraint, build_constraints
+from torchrec_qcomm.planner.search.estimator import WireAwareEstimator, wire_aware_enumerator
+from torchrec_qcomm.planner.search.tables import ModelTable, model_tables
+from torchrec_qcomm.planner.search.topology import build_topology
+from torchrec_qcomm.planner.sources.offline import ListedTable, model_of, plan_offline, plan_options
+from torchrec_qcomm.planner.sources.options import job_from_options, machines_of, options_of, policy_of
+from torchrec_qcomm.planner.sources.plan_file import export_plan, load_plan, read_plan
+from torchrec_qcomm.planner.sources.stats_csv import read_stats_csv
 
 __all__ = [
     # told

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from torchrec_qcomm.planner import units as u
 from torchrec_qcomm.planner.advice import advise
-from torchrec_qcomm.planner.crossing import crossing
-from torchrec_qcomm.planner.findings import Analysis, Times
-from torchrec_qcomm.planner.forecast import Forecast
+from torchrec_qcomm.planner.findings.crossing import crossing
+from torchrec_qcomm.planner.findings.loads import loads
+from torchrec_qcomm.planner.findings.lookups import LookupProfile
+from torchrec_qcomm.planner.findings.speeds import Speeds
+from torchrec_qcomm.planner.findings.terms import Analysis, Times
+from torchrec_qcomm.planner.findings.timing import times, uncounted
+from torchrec_qcomm.planner.forecast.predict import predict
+from torchrec_qcomm.planner.forecast.terms import Forecast
 from torchrec_qcomm.planner.job import Job
-from torchrec_qcomm.planner.load import loads
-from torchrec_qcomm.planner.lookups import LookupProfile
-from torchrec_qcomm.planner.predict import predict
-from torchrec_qcomm.planner.speeds import Speeds
-from torchrec_qcomm.planner.timing import times, uncounted
 from torchrec_qcomm.policy import Policy
 
 GivenSpeeds = Speeds | Mapping[str, tuple[float, float]]

@@ -1,7 +1,7 @@
 """Ordered rules that give each site its codec. Pure: must not know YAML, TorchRec, tensors or process groups."""
 
 from torchrec_qcomm.policy.policy import Policy
-from torchrec_qcomm.policy.resolved import ResolvedPolicy, Site
+from torchrec_qcomm.policy.resolution import ResolvedPolicy, Site
 from torchrec_qcomm.policy.rules import Rule, Where
 from torchrec_qcomm.policy.sites import Direction, Link, Table, link_between
 

@@ -10,7 +10,7 @@ from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.base import CodecLike, CodecSpec
 from torchrec_qcomm.errors import PolicyError, describe
 from torchrec_qcomm.policy.globs import unmatched_glob
-from torchrec_qcomm.policy.resolved import ResolvedPolicy, Site
+from torchrec_qcomm.policy.resolution import ResolvedPolicy, Site
 from torchrec_qcomm.policy.rules import Rule
 from torchrec_qcomm.policy.sites import Direction, Link, Table
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from torchrec_qcomm.planner import units as u
-from torchrec_qcomm.planner.findings import Analysis, Load
-from torchrec_qcomm.planner.forecast import Forecast, TableForecast
+from torchrec_qcomm.planner.findings.loads import AT_FAULT, ranks_at_fault
+from torchrec_qcomm.planner.findings.terms import Analysis, Load
+from torchrec_qcomm.planner.forecast.terms import Forecast, TableForecast
 from torchrec_qcomm.planner.job import REACHES, Machines, PlannedTable, Reach
-from torchrec_qcomm.planner.load import AT_FAULT, ranks_at_fault
-from torchrec_qcomm.planner.topology import DEFAULT_RATES
+from torchrec_qcomm.planner.search.topology import DEFAULT_RATES
 from torchrec_qcomm.policy import Direction, Link, Policy
-from torchrec_qcomm.policy.resolved import LOSSLESS
+from torchrec_qcomm.policy.resolution import LOSSLESS
 
 SLOWER = "PREDICTED TO BE SLOWER"
 

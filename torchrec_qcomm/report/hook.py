@@ -13,12 +13,12 @@ from torchrec.distributed.planner.types import Enumerator, PlanDebugStats, Shard
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
 from torchrec_qcomm.planner.analysis import GivenSpeeds, analyse
-from torchrec_qcomm.planner.findings import Analysis
+from torchrec_qcomm.planner.findings.terms import Analysis
 from torchrec_qcomm.planner.job import Replicas
-from torchrec_qcomm.planner.options import job_from_options
-from torchrec_qcomm.planner.plan_file import export_plan
+from torchrec_qcomm.planner.sources.options import job_from_options
+from torchrec_qcomm.planner.sources.plan_file import export_plan
 from torchrec_qcomm.policy import Policy
-from torchrec_qcomm.report.text import report_text
+from torchrec_qcomm.report.text.page import report_text
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,10 @@
 """TorchRec's sharders, sharded modules and output dists with the exchange replaced; must only subclass, never copy or patch."""
 
-from torchrec_qcomm.sharding.embedding import QCommEmbeddingCollectionSharder, QCommShardedEmbeddingCollection
-from torchrec_qcomm.sharding.embedding_bag import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection
-from torchrec_qcomm.sharding.sharders import default_sharders
-from torchrec_qcomm.sharding.state import load_state_dict, state_dict
+from torchrec_qcomm.sharding.modules.embedding import QCommEmbeddingCollectionSharder, QCommShardedEmbeddingCollection
+from torchrec_qcomm.sharding.modules.embedding_bag import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection
+from torchrec_qcomm.sharding.modules.sharders import default_sharders
 from torchrec_qcomm.sharding.traffic import TrafficMeter, measure_traffic
+from torchrec_qcomm.state.saved import load_state_dict, state_dict
 
 __all__ = [
     "QCommEmbeddingBagCollectionSharder",

@@ -23,13 +23,13 @@ from torchrec.distributed.sharding.twcw_sharding import TwCwPooledEmbeddingShard
 from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingSharding
 from torchrec.distributed.types import ShardingType
 
-from torchrec_qcomm.sharding.hop import Hop
-from torchrec_qcomm.sharding.hosts import require_hosts
-from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist, QCommTwoHopEmbeddingDist
-from torchrec_qcomm.sharding.sequence import QCommSequenceEmbeddingDist
-from torchrec_qcomm.sharding.sites import SiteCodecs
-from torchrec_qcomm.sharding.state import ExchangeState
+from torchrec_qcomm.sharding.dists.hop import Hop
+from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist, QCommTwoHopEmbeddingDist
+from torchrec_qcomm.sharding.dists.sequence import QCommSequenceEmbeddingDist
+from torchrec_qcomm.sharding.start_up.hosts import require_hosts
+from torchrec_qcomm.sharding.table_codecs import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
+from torchrec_qcomm.state.exchange import ExchangeState
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout
 
 

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import Generic
 
 from torchrec_qcomm.codecs import Codec
-from torchrec_qcomm.wire.layout import Column, Layer, LinkT, PooledLayout, Side
+from torchrec_qcomm.wire.flat import Walk, cells_of, heads_of, nbytes_of, require_one_each, sites_of
+from torchrec_qcomm.wire.pooled import PooledLayout
+from torchrec_qcomm.wire.terms import Column, Layer, LinkT, Side
 from torchrec_qcomm.wire.traffic import Cell
-from torchrec_qcomm.wire.walk import Walk, cells_of, heads_of, nbytes_of, require_one_each, sites_of
 
 _WHAT = "number of ids"
 

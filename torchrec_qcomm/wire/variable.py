@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from torchrec_qcomm.wire.layout import Layer, LinkT, PooledLayout, ReduceLayout, Side
-from torchrec_qcomm.wire.walk import Walk, cells_of, heads_of, nbytes_of, require_one_each, sites_of
+from torchrec_qcomm.wire.flat import Walk, cells_of, heads_of, nbytes_of, require_one_each, sites_of
+from torchrec_qcomm.wire.pooled import PooledLayout, ReduceLayout
+from torchrec_qcomm.wire.terms import Layer, LinkT, Side
 
 
 def by_owner(layout: PooledLayout[LinkT], numbers: Sequence[int], what: str = "batch size") -> list[Sequence[int]]:

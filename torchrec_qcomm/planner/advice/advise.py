@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from torchrec_qcomm.planner.advice import balance, hot, limits, precision, topology
 from torchrec_qcomm.planner.advice.case import Case, Predict
-from torchrec_qcomm.planner.findings import Advice, Load, Times
-from torchrec_qcomm.planner.forecast import Forecast
-from torchrec_qcomm.planner.lookups import LookupProfile
-from torchrec_qcomm.planner.speeds import Speeds
+from torchrec_qcomm.planner.findings.lookups import LookupProfile
+from torchrec_qcomm.planner.findings.speeds import Speeds
+from torchrec_qcomm.planner.findings.terms import Advice, Load, Times
+from torchrec_qcomm.planner.forecast.terms import Forecast
 
 Rule = Callable[[Case], list[Advice]]
 

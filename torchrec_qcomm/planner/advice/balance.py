@@ -11,8 +11,8 @@ from torchrec_qcomm.planner import units as u
 from torchrec_qcomm.planner.advice import reshard
 from torchrec_qcomm.planner.advice.case import Case
 from torchrec_qcomm.planner.advice.wording import constraint, glob_of
-from torchrec_qcomm.planner.findings import Advice, Load
-from torchrec_qcomm.planner.forecast import Forecast
+from torchrec_qcomm.planner.findings.terms import Advice, Load
+from torchrec_qcomm.planner.forecast.terms import Forecast
 from torchrec_qcomm.planner.job import PlannedTable
 from torchrec_qcomm.policy import Direction
 

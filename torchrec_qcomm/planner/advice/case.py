@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from torchrec_qcomm.planner.findings import Load, Times
-from torchrec_qcomm.planner.forecast import ExchangeForecast, Forecast
+from torchrec_qcomm.planner.findings.lookups import LookupProfile
+from torchrec_qcomm.planner.findings.speeds import Speeds
+from torchrec_qcomm.planner.findings.terms import Load, Times
+from torchrec_qcomm.planner.findings.timing import collective_ms, dense_ms, exchange_key, move_ms, sync_ms
+from torchrec_qcomm.planner.forecast.terms import ExchangeForecast, Forecast
 from torchrec_qcomm.planner.job import Job, PlannedTable
-from torchrec_qcomm.planner.lookups import LookupProfile
-from torchrec_qcomm.planner.speeds import Speeds
-from torchrec_qcomm.planner.timing import collective_ms, dense_ms, exchange_key, move_ms, sync_ms
 
 Predict = Callable[[Job], Forecast]
 

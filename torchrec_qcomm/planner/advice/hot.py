@@ -12,11 +12,11 @@ from torchrec_qcomm.planner.advice import reshard
 from torchrec_qcomm.planner.advice.balance import UNTIMED
 from torchrec_qcomm.planner.advice.case import Case
 from torchrec_qcomm.planner.advice.wording import constraint, glob_of
-from torchrec_qcomm.planner.findings import Advice
-from torchrec_qcomm.planner.forecast import ExchangeForecast, Forecast
-from torchrec_qcomm.planner.load import AT_FAULT
-from torchrec_qcomm.planner.lookups import TableProfile
-from torchrec_qcomm.planner.timing import exchange_key
+from torchrec_qcomm.planner.findings.loads import AT_FAULT
+from torchrec_qcomm.planner.findings.lookups import TableProfile
+from torchrec_qcomm.planner.findings.terms import Advice
+from torchrec_qcomm.planner.findings.timing import exchange_key
+from torchrec_qcomm.planner.forecast.terms import ExchangeForecast, Forecast
 from torchrec_qcomm.policy import Direction
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from torchrec_qcomm.planner import units as u
 from torchrec_qcomm.planner.advice import reshard
 from torchrec_qcomm.planner.advice.case import Case
-from torchrec_qcomm.planner.findings import Advice
+from torchrec_qcomm.planner.findings.terms import Advice
 
 WIDE = 4
 """A table is wide above this times the median dim of the job's tables."""

@@ -9,9 +9,9 @@ from torchrec_qcomm import codecs
 from torchrec_qcomm.planner import units as u
 from torchrec_qcomm.planner.advice.case import Case
 from torchrec_qcomm.planner.advice.wording import glob_of, precision_rule, shown
-from torchrec_qcomm.planner.findings import Advice
-from torchrec_qcomm.planner.forecast import Forecast
-from torchrec_qcomm.planner.speeds import RUNGS
+from torchrec_qcomm.planner.findings.speeds import RUNGS
+from torchrec_qcomm.planner.findings.terms import Advice
+from torchrec_qcomm.planner.forecast.terms import Forecast
 from torchrec_qcomm.policy import Direction, Link, Rule
 
 _TRIED = 5

@@ -11,9 +11,9 @@ from torchrec_qcomm.planner import units as u
 from torchrec_qcomm.planner.advice import reshard
 from torchrec_qcomm.planner.advice.case import Case
 from torchrec_qcomm.planner.advice.wording import constraint, shown
-from torchrec_qcomm.planner.crossing import BEYOND
-from torchrec_qcomm.planner.findings import Advice
-from torchrec_qcomm.planner.forecast import Forecast
+from torchrec_qcomm.planner.findings.crossing import BEYOND
+from torchrec_qcomm.planner.findings.terms import Advice
+from torchrec_qcomm.planner.forecast.terms import Forecast
 from torchrec_qcomm.planner.job import Job, PlannedTable, Replicas
 
 LONGEST_INTERVAL = 100

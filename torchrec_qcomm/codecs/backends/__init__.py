@@ -1,0 +1,1 @@
+"""Implementations of the formats: every backend gives the same bytes."""

@@ -1,0 +1,1 @@
+"""What formats are built from: noise, rounding, packing of bits, scales, memory; must not know any format."""

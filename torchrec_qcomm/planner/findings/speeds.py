@@ -1,0 +1,110 @@
+"""How fast codecs work: measured on this machine, or given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from torchrec_qcomm import codecs
+from torchrec_qcomm.codecs import CodecLike, CodecSpec, Noise
+from torchrec_qcomm.errors import PlannerError, describe
+from torchrec_qcomm.planner.job import Job
+from torchrec_qcomm.policy import Direction, Link
+from torchrec_qcomm.policy.resolution import LOSSLESS
+
+RUNGS: tuple[tuple[str, str], ...] = (("fp8_e4m3", "fp8_e5m2"), ("int4", "int4"))
+"""Codecs forward and backward that advice tries, the next with fewer bytes than a table has now: 8 bits, then 4."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Codec speeds, all from one source.
+
+    Attributes:
+        by_codec: for a codec's short name, ``(encode, decode)`` in GB/s (1e9 bytes) of FP32 values.
+        how: ``given``, or what they were measured on.
+        device: what they were measured on, as in `Machines.device`; ``None``: given, and so taken for the job's.
+    """
+
+    by_codec: Mapping[str, tuple[float, float]]
+    how: str = "given"
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, pair in self.by_codec.items():
+            if len(pair) != 2 or not all(speed > 0 for speed in pair):
+                allowed = "(encode, decode), GB/s of FP32 values, above 0"
+                raise PlannerError(describe(f"codec speeds: {name}", "not two speeds", got=pair, allowed=allowed))
+
+    def of(self, spec: CodecSpec) -> tuple[float, float] | None:
+        """``(encode, decode)``; ``None``: not known. Moving values as they are (``none``, ``fp32``) is no coding: infinite."""
+        return (float("inf"), float("inf")) if spec.name in LOSSLESS else self.by_codec.get(str(spec))
+
+
+def specs_of(job: Job) -> tuple[CodecSpec, ...]:
+    """The codecs whose speeds an analysis of the job asks for: those of its policy, and those that advice tries."""
+    used = [
+        resolved.codec(table.name, direction, link)
+        for resolved in job.resolved().values()
+        for table in resolved.tables
+        for direction in Direction
+        for link in Link
+    ]
+    return tuple(
+        spec for spec in dict.fromkeys([*used, *map(codecs.spec, chain.from_iterable(RUNGS))]) if spec.name not in LOSSLESS
+    )
+
+
+def measured_speeds(
+    likes: Iterable[CodecLike], dim: int = 128, device: str | torch.device = "cpu", seconds: float = 0.05, values: int = 2**22
+) -> Speeds:
+    """Time the codecs' own encode and decode, with as many threads as torch has.
+
+    Args:
+        likes: codecs.
+        dim: of the rows.
+        device: where; ``cuda`` if this machine has one.
+        seconds: to spend on each direction of each codec; at least three runs, the median counts.
+        values: of the sample; the default's 16 MiB are more than most caches hold.
+
+    Raises:
+        PlannerError: the device is not here.
+        CodecError: no such codec.
+    """
+    device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise PlannerError(describe("codec speeds: device", "not on this machine", got=str(device), allowed=["cpu"]))
+    generator = torch.Generator().manual_seed(0)
+    sample = torch.randn(max(values // dim, 1), dim, generator=generator).to(device)
+    found = {}
+    for spec in dict.fromkeys(map(codecs.spec, likes)):
+        codec, noise = codecs.get(spec), Noise(site="speeds")
+        data, out = codec.encode(sample, noise=noise), torch.empty_like(sample)
+        encode = _seconds(partial(codec.encode, sample, out=data, noise=noise), device, seconds)
+        decode = _seconds(partial(codec.decode, data, dim, out=out), device, seconds)
+        found[str(spec)] = (sample.numel() * 4 / encode / 1e9, sample.numel() * 4 / decode / 1e9)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
+    return Speeds(found, f"measured here on {device.type} ({name}), rows of {dim} values", device.type)
+
+
+def _seconds(work: Callable[[], object], device: torch.device, budget: float) -> float:
+    """The median of at least three runs after one."""
+
+    def once() -> float:
+        start = perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return perf_counter() - start
+
+    once()
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < budget:
+        times.append(once())
+    return median(times)

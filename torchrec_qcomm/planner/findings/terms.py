@@ -1,0 +1,188 @@
+"""What is found in a forecast: values only, which the judges of this layer fill in and reports print."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchrec_qcomm.planner.forecast.terms import Forecast
+from torchrec_qcomm.policy import Direction
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """How evenly one thing is spread over the ranks.
+
+    Attributes:
+        what: ``lookups``, ``bytes sent``, ``bytes received``, ``rows`` or ``memory``. Bytes are those of the forward exchange,
+            in all its hops, without a rank's share with itself: what a rank sends of its lookups it is sent of their gradients,
+            so that the two directions together would hide who has more than its share.
+        unit: of the numbers: ``ids a step``, ``B a step``, ``rows``, ``B``.
+        per_rank: ``[world]``.
+        worst: at most 5 ranks above 1.1 x mean, from the most loaded on; empty if the load is even.
+        tables: of the most loaded rank, at most 5 that weigh most there, each with its share of that rank's load (0 to 1).
+        measured: counted from batches, and not assumed from pooling factors.
+    """
+
+    what: str
+    unit: str
+    per_rank: np.ndarray
+    worst: tuple[int, ...]
+    tables: tuple[tuple[str, float], ...]
+    measured: bool = False
+
+    @property
+    def max_over_mean(self) -> float:
+        """1 for an even load; 1 too where there is none."""
+        mean = float(self.per_rank.mean())
+        return float(self.per_rank.max()) / mean if mean else 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossing:
+    """How far the bytes of the quantized exchange go, both directions together.
+
+    Attributes:
+        wire: ``[reach]`` bytes of all ranks.
+        known: whether it is known which ranks share a host; if not, there are no shares to tell.
+    """
+
+    wire: np.ndarray
+    known: bool
+
+    def shares(self, include_self: bool) -> np.ndarray | None:
+        """``[reach]`` shares that sum to 1, a rank's traffic with itself counted or not; ``None`` if hosts are not known."""
+        if not self.known:
+            return None
+        wire = self.wire.copy()
+        if not include_self:
+            wire[0] = 0.0
+        total = wire.sum()
+        return wire / total if total else wire
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableCrossing:
+    """How far the bytes of one table go, both directions together.
+
+    Attributes:
+        table, module: which.
+        wire: ``[reach]`` bytes of all ranks.
+        across: of them, those that leave a host; ``None`` if it is not known which ranks share one.
+    """
+
+    table: str
+    module: str
+    wire: np.ndarray
+    across: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTime:
+    """An estimate for one collective; milliseconds, at the slowest rank.
+
+    Attributes:
+        module, sharding_type, hop, direction: which, as in `ExchangeForecast`.
+        plain_ms: the same values moved without a codec.
+        wire_ms: moving the encoded bytes.
+        encode_ms, decode_ms: at the ranks with most to do.
+        limit: what decides ``wire_ms``: ``intra_host``, or ``inter_host`` (a host's NIC, which its ranks share); ``nothing``
+            where no byte leaves a rank.
+    """
+
+    module: str
+    sharding_type: str
+    hop: int
+    direction: Direction
+    plain_ms: float
+    wire_ms: float
+    encode_ms: float
+    decode_ms: float
+    limit: str
+
+    @property
+    def quantized_ms(self) -> float:
+        """With the policy, coding included."""
+        return self.wire_ms + self.encode_ms + self.decode_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Estimates for a step.
+
+    Attributes:
+        collectives: the quantized ones.
+        ids_ms: the exchange of ids.
+        dense_ms: the all-reduce of the gradients of data-parallel tables.
+        sync_ms: the all-reduce of weights between replicas, averaged over the steps between two of them.
+        break_even: for each table that the policy quantizes, the GB/s of a rank above which moving it plain is faster;
+            ``None``: there is no such rate, for its coding takes no time or its bytes are no fewer.
+        codec_speeds: for each codec that the policy uses, ``(encode GB/s, decode GB/s, how)`` of FP32 values; how: on which
+            device it was measured, or ``given``. A codec that is not here was not counted, and a note of the analysis says so.
+    """
+
+    collectives: tuple[CollectiveTime, ...]
+    ids_ms: float
+    dense_ms: float
+    sync_ms: float
+    break_even: Mapping[str, float | None]
+    codec_speeds: Mapping[str, tuple[float, float, str]]
+
+    @property
+    def plain_ms(self) -> float:
+        """The embedding exchange without codecs."""
+        return sum(each.plain_ms for each in self.collectives)
+
+    @property
+    def quantized_ms(self) -> float:
+        """The embedding exchange with the policy, coding included."""
+        return sum(each.quantized_ms for each in self.collectives)
+
+    @property
+    def slower(self) -> bool:
+        """Whether the policy is predicted to slow the exchange down."""
+        return self.quantized_ms > self.plain_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing to do next.
+
+    Attributes:
+        rule: the name of the rule that found it.
+        title: what to do, in a line.
+        because: the number behind it, in a sentence.
+        setting: the lines of YAML, or the setting of the planner, that does it; empty where nothing is to be set.
+        gain_ms: predicted gain a step.
+    """
+
+    rule: str
+    title: str
+    because: str
+    setting: str
+    gain_ms: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Analysis:
+    """All that a report prints of one job.
+
+    Attributes:
+        forecast: with the policy.
+        plain: the same job without codecs.
+        loads: in the order of `Load.what`; measured ones beside those that are assumed.
+        crossing: with the policy.
+        times: estimates.
+        advice: the largest gain first.
+        notes: sentences on what is not known or was left out.
+    """
+
+    forecast: Forecast
+    plain: Forecast
+    loads: tuple[Load, ...]
+    crossing: Crossing
+    times: Times
+    advice: tuple[Advice, ...]
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,130 @@
+"""Questions about pairs of ranks: worked out when they are asked, and for no more ranks than a matrix can be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from torchrec_qcomm.errors import PlannerError, describe
+from torchrec_qcomm.planner.forecast.counts import Counts
+from torchrec_qcomm.planner.forecast.parts import Part, parts_of
+from torchrec_qcomm.planner.forecast.peers import LINK_OF_REACH, LINKS, MATRIX_RANKS, Peers, Place
+from torchrec_qcomm.planner.forecast.sites import Sites, Sizes
+from torchrec_qcomm.planner.forecast.sums import add_up, wire_bytes
+from torchrec_qcomm.planner.job import Job, PlannedTable
+from torchrec_qcomm.policy import Direction
+from torchrec_qcomm.wire import Cell, Flow, Traffic
+
+
+class Pairs(NamedTuple):
+    """What the owners of one table exchange with their peers in one hop and direction; arrays have an entry for each pair."""
+
+    planned: PlannedTable
+    direction: Direction
+    source: np.ndarray
+    destination: np.ndarray
+    rows: np.ndarray
+    values: np.ndarray
+    nbytes: np.ndarray
+
+
+def pairs_of(
+    job: Job, counts: Counts | None, tables: Iterable[PlannedTable], directions: Iterable[Direction]
+) -> Iterator[Pairs]:
+    """Every pair of ranks that has a table's shard at one end, whether it moves a row or not.
+
+    Raises:
+        PlannerError: there are too many ranks.
+    """
+    _check_ranks(job)
+    place, sites, wanted = Place(job), Sites(job), sorted(set(directions), reverse=True)
+    for planned in tables:
+        for part in parts_of(planned, place, counts):
+            reach = part.peers.reach(part.owners)
+            rows = part.pairs(reach)
+            at, sample = np.nonzero(reach >= 0)
+            owner = part.owners[at]
+            values = (rows * part.dims[:, None])[at, sample]
+            number = rows[at, sample]
+            for direction in wanted:
+                nbytes = wire_bytes(part, sites.sizes(part, direction), reach, rows)[at, sample]
+                source, destination = (owner, sample) if direction == Direction.FORWARD else (sample, owner)
+                yield Pairs(planned, direction, source, destination, number, values, nbytes)
+
+
+def matrix(job: Job, counts: Counts | None, tables: Iterable[PlannedTable], directions: Iterable[Direction]) -> np.ndarray:
+    """``[world, world]`` bytes by source and destination rank: the sums of `pairs_of`, without going through every pair.
+
+    Raises:
+        PlannerError: there are too many ranks.
+    """
+    _check_ranks(job)
+    place, sites, wanted = Place(job), Sites(job), set(directions)
+    sums = {direction: np.zeros((job.machines.world_size,) * 2) for direction in Direction}  # [owner, sample]
+    expected: dict[Peers, _Owners] = {}
+    for planned in tables:
+        for part in parts_of(planned, place, counts):
+            if counts is None:
+                # All parts with these peers have one unit: owners are added up, and multiplied with their peers once.
+                owners = expected.setdefault(part.peers, _Owners(part.unit))
+                for direction in wanted:
+                    owners.add(part, sites.sizes(part, direction), direction)
+                continue
+            reach = part.peers.reach(part.owners)
+            rows = part.pairs(reach)
+            for direction in wanted:
+                add_up(sums[direction], part, wire_bytes(part, sites.sizes(part, direction), reach, rows))
+    for peers, owners in expected.items():
+        reach = peers.reach(np.arange(len(peers.label)))
+        for direction in wanted:
+            sums[direction] += owners.pairs(reach, direction)
+    return sums[Direction.FORWARD] + sums[Direction.BACKWARD].T
+
+
+class _Owners:
+    """Bytes of owners, for one unit and once, ``[world, link]`` in each direction."""
+
+    def __init__(self, unit: np.ndarray) -> None:
+        self._unit = unit
+        shape = len(Direction), len(unit), len(LINKS)
+        self._bytes, self._heads = (dict(zip(Direction, np.zeros(shape), strict=True)) for _ in range(2))
+
+    def add(self, part: Part, sizes: Sizes, direction: Direction) -> None:
+        add_up(self._bytes[direction], part, part.scale[:, None] * sizes.row_bytes)
+        if (heads := sizes.heads).any():
+            add_up(self._heads[direction], part, (part.first & (part.scale > 0))[:, None] * heads)
+
+    def pairs(self, reach: np.ndarray, direction: Direction) -> np.ndarray:
+        """``[world, world]`` by owner and sample."""
+        link = LINK_OF_REACH[reach]
+        each, once = (np.take_along_axis(kept[direction], link, axis=1) for kept in (self._bytes, self._heads))
+        return np.where(reach >= 0, each * self._unit + once * (self._unit > 0), 0)
+
+
+def _check_ranks(job: Job) -> None:
+    if job.machines.world_size > MATRIX_RANKS:
+        wrong, allowed = "too many for a matrix of ranks", f"at most {MATRIX_RANKS}; Forecast.hosts() has a matrix of hosts"
+        raise PlannerError(describe("forecast: ranks", wrong, got=job.machines.world_size, allowed=allowed))
+
+
+def traffic(pairs: Iterable[Pairs]) -> Traffic:
+    """The flows as the counters have them.
+
+    Raises:
+        PlannerError: numbers are expected ones, and not whole.
+    """
+    total = Traffic()
+    for each in pairs:
+        fractions = each.rows[~np.isclose(each.rows, np.rint(each.rows), rtol=1e-9, atol=1e-9)]
+        if len(fractions):
+            wrong = f"table {each.planned.table.name!r} moves a fraction of a row on average, which no counter would show"
+            allowed = "whole numbers of ids for each pair of ranks: predict(job, counts), or rank_matrix()"
+            raise PlannerError(describe("forecast: traffic", wrong, got=float(fractions[0]), allowed=allowed))
+        for source, destination, values, nbytes in zip(
+            each.source.tolist(), each.destination.tolist(), each.values.tolist(), each.nbytes.tolist(), strict=True
+        ):
+            flow = Flow("all_to_all", str(each.direction), each.planned.table.name, source, destination)
+            total.add(flow, Cell(round(values), round(nbytes)))
+    return total

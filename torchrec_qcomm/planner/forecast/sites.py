@@ -1,0 +1,112 @@
+"""The codecs of a job, and what a row of each table takes on each link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import torch
+
+from torchrec_qcomm import codecs
+from torchrec_qcomm.codecs import Codec, CodecSpec
+from torchrec_qcomm.errors import CodecError, PlannerError, describe
+from torchrec_qcomm.planner.forecast.parts import DATA_PARALLEL, Part
+from torchrec_qcomm.planner.forecast.peers import LINKS
+from torchrec_qcomm.planner.job import Job, PlannedTable
+from torchrec_qcomm.policy import Direction, Link
+from torchrec_qcomm.wire.sizes import head_bytes, rows_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sizes:
+    """Of one part, in one direction.
+
+    Attributes:
+        row_bytes: ``[owners or 1, link]``: of a row.
+        codecs: for each link.
+    """
+
+    row_bytes: np.ndarray
+    codecs: tuple[Codec, ...]
+
+    @property
+    def heads(self) -> np.ndarray:
+        """``[link]``: bytes that travel once a table."""
+        return np.array([head_bytes(codec, 1) for codec in self.codecs])
+
+
+class Sites:
+    """Codecs by table, direction and link.
+
+    Args:
+        job: whose policy, and whose tables.
+
+    Raises:
+        PlannerError: the policy depends on the link and hosts are not known, or a codec cannot carry what a table sends.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._resolved = job.resolved()
+        self._codecs: dict[CodecSpec, Codec] = {}
+        self._row_bytes: dict[tuple[CodecSpec, int, torch.dtype], int] = {}
+        self._dtypes = {exchange: _promoted(tables) for exchange, tables in exchanges_of(job).items()}
+        for planned in job.tables:
+            if planned.sharding_type != DATA_PARALLEL:
+                self._check(planned, job.machines.devices_per_host)
+
+    def sizes(self, part: Part, direction: Direction) -> Sizes:
+        """What the rows of a part take."""
+        planned = part.planned
+        dtype = self._dtypes[exchange_of(planned)]
+        used = tuple(self._codec(planned, direction, link) for link in LINKS)
+        dims = part.dims
+        if (dims == dims[0]).all():
+            return Sizes(np.array([[self._bytes(codec, int(dims[0]), dtype) for codec in used]]), used)
+        known, which = np.unique(dims, return_inverse=True)
+        return Sizes(np.array([[self._bytes(codec, int(dim), dtype) for codec in used] for dim in known])[which], used)
+
+    def _bytes(self, codec: Codec, dim: int, dtype: torch.dtype) -> int:
+        key = (codec.spec, dim, dtype)
+        if key not in self._row_bytes:
+            self._row_bytes[key] = rows_bytes(codec, dim, 1, dtype)
+        return self._row_bytes[key]
+
+    def _codec(self, planned: PlannedTable, direction: Direction, link: Link) -> Codec:
+        spec = self._resolved[planned.module].codec(planned.table.name, direction, link)
+        if spec not in self._codecs:
+            self._codecs[spec] = codecs.get(spec)
+        return self._codecs[spec]
+
+    def _check(self, planned: PlannedTable, devices_per_host: int | None) -> None:
+        """What sharding the table would refuse, too."""
+        name = planned.table.name
+        for direction in Direction:
+            used = {link: self._codec(planned, direction, link) for link in LINKS}
+            if devices_per_host is None and used[Link.INTRA_HOST].spec != used[Link.INTER_HOST].spec:
+                wrong = "its codec depends on the link, but it is not known how many ranks a host has"
+                raise PlannerError(describe(f"table {name!r}", wrong, got=None, allowed="machines with devices_per_host"))
+            for link, codec in used.items():
+                try:
+                    codec.check_payload(self._dtypes[exchange_of(planned)])
+                except CodecError as error:
+                    raise PlannerError(f"table {name!r}, {direction}, {link}: {error}") from error
+
+
+def exchange_of(planned: PlannedTable) -> tuple[str, str]:
+    """The output dist that a table is in: path of the collection, and sharding type."""
+    return planned.module, planned.sharding_type
+
+
+def exchanges_of(job: Job) -> dict[tuple[str, str], list[PlannedTable]]:
+    """The tables of each output dist, in the order of the job."""
+    found: dict[tuple[str, str], list[PlannedTable]] = {}
+    for planned in job.tables:
+        found.setdefault(exchange_of(planned), []).append(planned)
+    return found
+
+
+def _promoted(tables: Iterable[PlannedTable]) -> torch.dtype:
+    """All ranks' lookups of one output dist have one dtype."""
+    return reduce(torch.promote_types, [planned.payload for planned in tables])

@@ -1,0 +1,200 @@
+"""Adding the parts of tables up to exchanges: bytes per rank and reach, hosts by hosts, and values by codec.
+
+Two ways to the same sums. Expected numbers are the same for all peers of an owner but for a factor, so owners are added up
+first, and only then multiplied with their peers: nothing there has the size of ranks times ranks. Of given batches every table
+has numbers of its own, and pairs of ranks are gone through.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from torchrec_qcomm.codecs import CodecSpec
+from torchrec_qcomm.planner.forecast.parts import Part
+from torchrec_qcomm.planner.forecast.peers import LINK_OF_REACH, LINKS, Peers
+from torchrec_qcomm.planner.forecast.sites import Sizes
+from torchrec_qcomm.planner.job import REACHES
+
+_FAR = len(LINKS) - 1
+ByCodec = dict[CodecSpec, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moved:
+    """What the tables of one output dist move in one hop, in the codecs of one direction; told from owners to samples.
+
+    Attributes:
+        owners, samples: ``[world, reach]`` bytes at the ranks that own rows, and at those that have the samples.
+        hosts: ``[hosts, hosts]`` bytes by host of the owner, and of the samples.
+        owner_values, sample_values: for each codec, ``[world]`` values of those bytes.
+        gradient_values: values that a rank encodes where it sends every owner the same: once for each distinct codec.
+    """
+
+    owners: np.ndarray
+    samples: np.ndarray
+    hosts: np.ndarray
+    owner_values: ByCodec
+    sample_values: ByCodec
+    gradient_values: ByCodec
+
+
+class Amount(NamedTuple):
+    """``[reach]`` bytes and values."""
+
+    nbytes: np.ndarray
+    values: np.ndarray
+
+
+class Sums(Protocol):
+    """Adds tables up."""
+
+    def add(self, part: Part, sizes: Sizes) -> Amount:
+        """Add a table; returns what it alone comes to."""
+        ...
+
+    def moved(self) -> Moved:
+        """All of them together."""
+        ...
+
+
+class Expected:
+    """Sums of parts that have one ``unit``."""
+
+    def __init__(self, peers: Peers, unit: np.ndarray) -> None:
+        self._peers, self._unit, self._any = peers, unit, (unit > 0).astype(float)
+        self._reached, self._reached_any = peers.spread(unit), peers.spread(self._any)
+        self._bytes, self._heads = np.zeros((len(unit), len(LINKS))), np.zeros((len(unit), len(LINKS)))
+        self._values: ByCodec = {}  # [world, link], for one unit
+
+    def add(self, part: Part, sizes: Sizes) -> Amount:
+        """See `Sums`."""
+        values = part.scale * part.dims
+        _count_values(self._values, part, sizes, values)
+        each = part.scale[:, None] * sizes.row_bytes
+        add_up(self._bytes, part, each)
+        nbytes = _over_reach(part, each, self._reached)
+        if (heads := sizes.heads).any():
+            once = (part.first & (part.scale > 0))[:, None] * heads
+            add_up(self._heads, part, once)
+            nbytes += _over_reach(part, once, self._reached_any)
+        return Amount(nbytes, values @ (self._reached if part.everywhere else self._reached[part.owners]))
+
+    def moved(self) -> Moved:
+        """See `Sums`."""
+        peers, unit, some = self._peers, self._unit, self._any
+        owners, samples = self._both_ends(self._bytes, self._reached, unit)
+        hosts = peers.across_hosts(self._bytes[:, _FAR], unit)
+        if self._heads.any():
+            more = self._both_ends(self._heads, self._reached_any, some)
+            owners, samples = owners + more[0], samples + more[1]
+            hosts += peers.across_hosts(self._heads[:, _FAR], some)
+        if len(hosts):
+            hosts[np.diag_indices(len(hosts))] += np.bincount(peers.host, owners[:, :2].sum(axis=1))
+        ends = {spec: self._both_ends(each, self._reached, unit) for spec, each in self._values.items()}
+        gradients = {spec: each * unit[:, None] for spec, each in self._values.items()}
+        return Moved(
+            owners,
+            samples,
+            hosts,
+            {spec: owner.sum(axis=1) for spec, (owner, _) in ends.items()},
+            {spec: sample.sum(axis=1) for spec, (_, sample) in ends.items()},
+            _once(peers, gradients),
+        )
+
+    def _both_ends(self, each: np.ndarray, reached: np.ndarray, unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return each[:, LINK_OF_REACH] * reached, unit[:, None] * self._peers.by_link(each)
+
+
+class Counted:
+    """Sums of parts that each have numbers of their own."""
+
+    def __init__(self, peers: Peers) -> None:
+        world = len(peers.label)
+        self._peers = peers
+        self._owners, self._samples = np.zeros((world, len(REACHES))), np.zeros((world, len(REACHES)))
+        self._hosts = peers.no_hosts()
+        self._owner_values: ByCodec = {}
+        self._sample_values: ByCodec = {}
+        self._gradients: ByCodec = {}
+
+    def add(self, part: Part, sizes: Sizes) -> Amount:
+        """See `Sums`."""
+        reach = self._peers.reach(part.owners)
+        rows = part.pairs(reach)
+        nbytes = wire_bytes(part, sizes, reach, rows)
+        values = rows * part.dims[:, None]
+        amount = Amount(np.zeros(len(REACHES)), np.zeros(len(REACHES)))
+        for index in range(len(REACHES)):
+            there = np.where(reach == index, nbytes, 0)
+            np.add.at(self._owners[:, index], part.owners, there.sum(axis=1))
+            self._samples[:, index] += there.sum(axis=0)
+            amount.nbytes[index] = there.sum()
+            amount.values[index] = values[reach == index].sum()
+        if len(self._hosts):
+            host = self._peers.host
+            by_host = np.zeros((len(self._hosts), len(part.owners)))
+            np.add.at(by_host, host, nbytes.T)
+            np.add.at(self._hosts, host[part.owners], by_host.T)
+        for link, codec in enumerate(sizes.codecs):
+            there = np.where(LINK_OF_REACH[reach] == link, values, 0)
+            for kept, sums in (
+                (self._owner_values, np.bincount(part.owners, there.sum(axis=1), len(self._owners))),
+                (self._sample_values, there.sum(axis=0)),
+            ):
+                kept[codec.spec] = kept.get(codec.spec, 0) + sums
+        if part.summed:
+            _count_values(self._gradients, part, sizes, part.scale * part.dims * part.unit[part.owners])
+        return amount
+
+    def moved(self) -> Moved:
+        """See `Sums`."""
+        gradients = _once(self._peers, self._gradients)
+        return Moved(self._owners, self._samples, self._hosts, self._owner_values, self._sample_values, gradients)
+
+
+def wire_bytes(part: Part, sizes: Sizes, reach: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """``[owners, world]``: what ``rows [owners, world]`` take on the wire."""
+    link = LINK_OF_REACH[reach]
+    row_bytes = np.broadcast_to(sizes.row_bytes, (len(part.owners), len(LINKS)))
+    nbytes = rows * np.take_along_axis(row_bytes, link, axis=1)
+    if (heads := sizes.heads).any():
+        # Of all shards of the table at a rank together.
+        same = part.owners[:, None] == part.owners
+        nbytes = nbytes + part.first[:, None] * ((same @ rows) > 0) * heads[link]
+    return nbytes
+
+
+def add_up(sums: np.ndarray, part: Part, each: np.ndarray) -> None:
+    """Add ``each [owners, ...]`` to ``sums [world, ...]``."""
+    if part.everywhere:
+        sums += each
+    else:
+        np.add.at(sums, part.owners, each)  # a rank may own two shards
+
+
+def _count_values(kept: ByCodec, part: Part, sizes: Sizes, values: np.ndarray) -> None:
+    """Add ``values [owners]`` to ``kept[codec] [world, link]``."""
+    for link, codec in enumerate(sizes.codecs):
+        add_up(kept.setdefault(codec.spec, np.zeros((len(part.unit), len(LINKS))))[:, link], part, values)
+
+
+def _over_reach(part: Part, each: np.ndarray, reached: np.ndarray) -> np.ndarray:
+    """``[reach]``: the sum over owners of ``each [owners, link]`` times what they reach."""
+    return np.einsum("or,or->r", each[:, LINK_OF_REACH], reached if part.everywhere else reached[part.owners])
+
+
+def _once(peers: Peers, values: ByCodec) -> ByCodec:
+    """Values ``[world]`` of ``[world, link]`` where links whose vectors have the same codecs share the bytes of the first."""
+    if not values:
+        return {}
+    there = peers.spread(np.ones(len(peers.label))) > 0
+    present = np.stack([there[:, link == LINK_OF_REACH].any(axis=1) for link in range(len(LINKS))], axis=1)
+    encoded = present.copy()
+    for later in range(len(LINKS)):
+        for link in range(later):
+            alike = np.all([each[:, link] == each[:, later] for each in values.values()], axis=0)
+            encoded[:, later] &= ~(present[:, link] & alike)
+    return {spec: (each * encoded).sum(axis=1) for spec, each in values.items()}

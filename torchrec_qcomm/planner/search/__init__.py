@@ -1,0 +1,1 @@
+"""What TorchRec's planner is told before it searches: tables, constraints, topology, costs."""

@@ -1,0 +1,187 @@
+"""What TorchRec's planner takes an exchange to cost, with the bytes of each table's codecs and the bandwidth of each link.
+
+TorchRec counts INT8, FP8 and MX4 as a byte a value, one size for all tables of a module, and one bandwidth for all bytes of a
+collective. Here a row has the bytes of its codec, direction by direction and link by link, and what stays inside a host goes
+over the fast link. The time that the kernels compute stays TorchRec's.
+
+For a shard that sends ``n`` rows to each of ``W`` ranks, ``L`` of them on its host and ``P`` in its pod, with row bytes
+``b(link)`` and rates ``r``:
+
+    time = max(n * [(L - 1) * b(intra) + (P - L) * b(inter)] / r(intra),  n * (W - P) * b(inter) / r(inter))
+
+since both links work at once; hops follow each other and add up. A rank's share with itself takes no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torchrec.distributed.planner import ParameterConstraints, Topology
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.estimator import EmbeddingPerfEstimatorConfig, EmbeddingPerfEstimatorFactory, ShardPerfContext
+from torchrec.distributed.planner.estimator.annotations import bwd_comms, fwd_comms
+from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator
+from torchrec.distributed.planner.types import ShardingOption
+from torchrec.distributed.types import ShardingType
+
+from torchrec_qcomm import codecs
+from torchrec_qcomm.codecs import Codec
+from torchrec_qcomm.planner.search.tables import ModelTable
+from torchrec_qcomm.planner.sources.options import ROW_BASED
+from torchrec_qcomm.policy import Direction, Link, Policy, Table
+
+_ORDER = [kind.value for kind in ShardingType]
+"""Of options that cost the same, the planner takes the first: a whole table before one shard of columns."""
+
+_EXCHANGED = [kind.value for kind in ShardingType if kind is not ShardingType.DATA_PARALLEL]
+_FP32 = 4
+
+
+class WireAwareEstimator(EmbeddingPerfEstimatorConfig):
+    """TorchRec's default estimates, less those of the exchange of embeddings.
+
+    Args:
+        policy: the codecs.
+        tables: all tables of the model.
+        untouched: names of tables that TorchRec exchanges itself, as they are.
+        payload: dtype of the lookups.
+        hierarchical_row_wise: row-wise pooled tables are summed inside hosts first.
+        codec_speeds: for a codec's short name, ``(encode, decode)`` in GB/s (1e9 bytes) of FP32 values. Coding takes no time
+            for codecs that are not in it.
+    """
+
+    name = "wire_aware"
+
+    def __init__(
+        self,
+        policy: Policy,
+        tables: Iterable[ModelTable],
+        *,
+        untouched: Iterable[str] = (),
+        payload: torch.dtype = torch.float32,
+        hierarchical_row_wise: bool = False,
+        codec_speeds: Mapping[str, tuple[float, float]] | None = None,
+    ) -> None:
+        super().__init__()
+        self._policy, self._payload, self._hierarchical = policy, payload, hierarchical_row_wise
+        self._untouched, self._speeds = frozenset(untouched), dict(codec_speeds or {})
+        # Two modules may share a name, and then mostly also sizes: an option is told by both, as far as it has them.
+        self._tables: dict[str, list[ModelTable]] = {}
+        for entry in tables:
+            self._tables.setdefault(entry.table.name, []).append(entry)
+        self._codec = lru_cache(maxsize=None)(self._find_codec)
+
+    @fwd_comms(sharding_type=_EXCHANGED)
+    def exchange_of_lookups(self, ctx: ShardPerfContext) -> float:
+        """Milliseconds of a shard's part in the forward exchange."""
+        return self._exchange(ctx, Direction.FORWARD)
+
+    @bwd_comms(sharding_type=_EXCHANGED)
+    def exchange_of_gradients(self, ctx: ShardPerfContext) -> float:
+        """Milliseconds of a shard's part in the backward exchange: what it receives, as it sent forward."""
+        return self._exchange(ctx, Direction.BACKWARD)
+
+    def _exchange(self, ctx: ShardPerfContext, direction: Direction) -> float:
+        world, pod = ctx.world_size, ctx.intra_group_size
+        local = min(ctx.local_world_size, world)
+        entry = self._entry(ctx)
+        table = Table(ctx.table_name, ctx.hash_size_for_clamping, ctx.emb_dim) if entry is None else entry.table
+        rows = self._rows(ctx, entry)
+        pooled_rows = ctx.is_pooled and ctx.sharding_type in ROW_BASED
+        two_hops = pooled_rows and (ctx.sharding_type != ShardingType.ROW_WISE.value or self._hierarchical)
+        if not two_hops:
+            if not ctx.is_pooled and ctx.sharding_type in ROW_BASED:
+                rows /= world  # every rank has the vectors of its own ids
+            hops = [(rows, local - 1, pod - local, world - pod)]
+        elif ctx.sharding_type == ShardingType.ROW_WISE.value:
+            hosts, of_pod = world // local, pod // local
+            hops = [(rows * hosts, local - 1, 0, 0), (rows, 0, of_pod - 1, hosts - of_pod)]
+        else:  # rows lie in one pod; its ranks sum, then each exchanges with its like in every other pod
+            groups = world // pod
+            hops = [(rows * groups, local - 1, pod - local, 0), (rows, 0, 0, groups - 1)]
+        # What is summed at the receiver is decoded as often as it is sent.
+        sums = [pooled_rows, pooled_rows and ctx.sharding_type == ShardingType.ROW_WISE.value]
+        return sum(self._hop(ctx, table, direction, *hop, summed=summed) for hop, summed in zip(hops, sums, strict=False))
+
+    def _hop(
+        self,
+        ctx: ShardPerfContext,
+        table: Table,
+        direction: Direction,
+        rows: float,
+        on_host: int,
+        in_pod: int,
+        beyond: int,
+        *,
+        summed: bool,
+    ) -> float:
+        intra, inter = (self._codec(table, direction, link) for link in (Link.INTRA_HOST, Link.INTER_HOST))
+        near, far = (rows * codec.row_bytes(ctx.emb_dim, self._payload) + codec.segment_bytes for codec in (intra, inter))
+        rates = ctx.comms_bandwidths
+        assert rates is not None
+        wire = max((on_host * near + in_pod * far) / rates.intra_host_bw, beyond * far / rates.inter_host_bw)
+        values = rows * ctx.emb_dim * _FP32
+        coding = sum(
+            ranks * self._coding(codec, values, direction, summed)
+            for ranks, codec in ((on_host, intra), (in_pod + beyond, inter))
+        )
+        return wire + coding
+
+    def _coding(self, codec: Codec, nbytes: float, direction: Direction, summed: bool) -> float:
+        """Milliseconds at the shard for the values that go to one rank, or come from there."""
+        speed = self._speeds.get(str(codec.spec))
+        if speed is None:
+            return 0.0
+        encode, decode = (nbytes / (rate * 1e6) for rate in speed)
+        if direction == Direction.FORWARD:
+            return encode + decode if summed else encode
+        return decode
+
+    def _rows(self, ctx: ShardPerfContext, entry: ModelTable | None) -> float:
+        """Vectors of one rank's samples: a bag's, or, of a sequence, an id's."""
+        ids = ctx.input_lengths if not ctx.is_pooled else [1.0] * len(ctx.num_poolings)
+        rows = sum(bags * size * length for bags, size, length in zip(ctx.num_poolings, ctx.batch_sizes, ids, strict=True))
+        # TorchRec's default is a single pooling factor, whatever the number of features.
+        features = len(entry.features) if entry is not None else len(ctx.num_poolings)
+        return rows * max(1.0, features / len(ctx.num_poolings))
+
+    def _entry(self, ctx: ShardPerfContext) -> ModelTable | None:
+        entries = self._tables.get(ctx.table_name, [])
+        fitting = [e for e in entries if e.table.rows == ctx.hash_size_for_clamping and e.table.dim >= ctx.emb_dim]
+        return next(iter(fitting or entries), None)
+
+    def _find_codec(self, table: Table, direction: Direction, link: Link) -> Codec:
+        if table.name in self._untouched:
+            return codecs.get("none")
+        return codecs.get(self._policy.decide(table, direction, link).codec)
+
+
+class SteadyEnumerator(EmbeddingEnumerator):
+    """Lists options in one order in every process, so that plans are the same where options cost the same.
+
+    TorchRec goes through sets of names, whose order changes from process to process.
+    """
+
+    def enumerate(self, *args: Any, **kwargs: Any) -> list[ShardingOption]:
+        """As in TorchRec: table by table."""
+        options = super().enumerate(*args, **kwargs)
+        place: dict[str, int] = {}
+        for option in options:
+            place.setdefault(option.fqn, len(place))
+        return sorted(options, key=lambda o: (place[o.fqn], _ORDER.index(o.sharding_type), o.compute_kernel))
+
+
+def wire_aware_enumerator(
+    estimator: WireAwareEstimator,
+    topology: Topology,
+    batch_size: int,
+    constraints: Mapping[str, ParameterConstraints] | None = None,
+) -> SteadyEnumerator:
+    """For ``EmbeddingShardingPlanner(enumerator=...)``: TorchRec's enumerator, storage estimates, and these costs."""
+    given = dict(constraints or {})
+    perf = EmbeddingPerfEstimatorFactory.create_with_config(estimator, topology=topology, constraints=given)
+    storage = EmbeddingStorageEstimator(topology=topology, constraints=given)
+    return SteadyEnumerator(topology, batch_size, given, [perf, storage])

@@ -1,0 +1,1 @@
+"""Where jobs come from: TorchRec's planner, a list of tables, plan files, statistics."""

@@ -1,0 +1,1 @@
+"""The sharded collections and their sharders in the place of TorchRec's."""

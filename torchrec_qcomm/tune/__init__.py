@@ -1,0 +1,1 @@
+"""Offline work on samples of values: measuring codecs, and learning their tables."""
