@@ -127,7 +127,7 @@ def test_what_a_newer_torchrec_adds_stays_its_own(monkeypatch):
         """Of a module that this package has never heard of."""
 
     defaults = [Newer(), *reversed(get_default_sharders())]
-    monkeypatch.setattr("torchrec_qcomm.sharding.sharders.get_default_sharders", lambda: defaults)
+    monkeypatch.setattr("torchrec_qcomm.sharding.modules.sharders.get_default_sharders", lambda: defaults)
     got = qc.get_sharders()
     assert got[0] is defaults[0]
     assert [s.module_type for s in got] == [s.module_type for s in defaults]

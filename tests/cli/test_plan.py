@@ -13,7 +13,7 @@ import pytest
 from tests.report.planning import model
 from torchrec_qcomm import codecs
 from torchrec_qcomm.cli.main import main
-from torchrec_qcomm.planner.speeds import measured_speeds
+from torchrec_qcomm.planner.findings.speeds import measured_speeds
 from torchrec_qcomm.planner.units import size
 
 CONFIG = """

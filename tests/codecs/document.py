@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from torchrec_qcomm.codecs.survey import Figures, sample_of, survey
+from torchrec_qcomm.tune.survey import Figures, sample_of, survey
 
 DIMS = (16, 64, 128)
 PLOTTED = 128

@@ -11,8 +11,8 @@ import torch
 from tests.codecs import family_signs, family_tables, family_uniform
 from tests.codecs.cases import NOISE, gaussian
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs.memory import Scratch
-from torchrec_qcomm.codecs.noise import Draw
+from torchrec_qcomm.codecs.parts.memory import Scratch
+from torchrec_qcomm.codecs.parts.noise import Draw
 
 # Those of stochastic codecs take the noise as well: a number in [0, 1) for each value.
 ORACLES: dict[str, Callable[..., bytes]] = {

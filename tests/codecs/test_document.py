@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.codecs.document import DIMS
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs.survey import likes, sample_of, survey
+from torchrec_qcomm.tune.survey import likes, sample_of, survey
 
 PAGE = Path(__file__).parents[2] / "docs" / "codecs.md"
 

@@ -11,10 +11,10 @@ import torch
 
 from tests.codecs.cases import FLT_MAX, check_contract, gaussian
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs.learn import learn_levels
-from torchrec_qcomm.codecs.lut import Lut2, Lut4
+from torchrec_qcomm.codecs.formats.lut import Lut2, Lut4
 from torchrec_qcomm.errors import CodecError
 from torchrec_qcomm.policy import Policy, Table
+from torchrec_qcomm.tune.learn import learn_levels
 
 EVEN = [i - 7.5 for i in range(16)]
 

@@ -11,8 +11,8 @@ from tests.codecs.cases import FLT_MAX, NOISE, check_contract, gaussian
 from tests.codecs.family_tables import E2M1, E4M3, mx, packed
 from tests.codecs.unbiased import check_unbiased
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs.memory import Scratch
-from torchrec_qcomm.codecs.noise import Draw
+from torchrec_qcomm.codecs.parts.memory import Scratch
+from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.errors import CodecError
 
 FP4 = codecs.get("mxfp4")

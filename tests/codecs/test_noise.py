@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from torchrec_qcomm.codecs.memory import Scratch
-from torchrec_qcomm.codecs.noise import Draw, Noise
+from torchrec_qcomm.codecs.parts.memory import Scratch
+from torchrec_qcomm.codecs.parts.noise import Draw, Noise
 
 CPU = torch.device("cpu")
 

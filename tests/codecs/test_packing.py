@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchrec_qcomm.codecs.memory import Scratch
-from torchrec_qcomm.codecs.packing import pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
+from torchrec_qcomm.codecs.parts.memory import Scratch
+from torchrec_qcomm.codecs.parts.packing import pack, pack_trits, packed_bytes, trit_bytes, unpack, unpack_trits
 
 CPU = torch.device("cpu")
 

@@ -12,8 +12,8 @@ from tests.codecs.cases import NOISE, gaussian
 from tests.codecs.unbiased import check_unbiased
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import CodecLike, CodecSpec
-from torchrec_qcomm.codecs.memory import Scratch
-from torchrec_qcomm.codecs.noise import Draw
+from torchrec_qcomm.codecs.parts.memory import Scratch
+from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.errors import CodecError
 
 ROWS = gaussian(4000, 128, seed=3)

@@ -13,8 +13,8 @@ from tests.codecs.family_uniform import ORACLES
 from tests.codecs.unbiased import check_unbiased
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import Codec
-from torchrec_qcomm.codecs.memory import Scratch
-from torchrec_qcomm.codecs.noise import Draw
+from torchrec_qcomm.codecs.parts.memory import Scratch
+from torchrec_qcomm.codecs.parts.noise import Draw
 
 BITS = {"fp16": 16, "bf16": 16, "fp8_e4m3": 8, "fp8_e5m2": 8, "int8": 8, "int4": 4, "int2": 2}
 FORMATS = {"fp16": (10, -14), "bf16": (7, -126), "fp8_e4m3": (3, -6), "fp8_e5m2": (2, -14)}

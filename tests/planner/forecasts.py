@@ -10,12 +10,12 @@ import numpy as np
 from torchrec_qcomm import codecs
 from torchrec_qcomm.planner.advice.case import Case
 from torchrec_qcomm.planner.analysis import analyse
-from torchrec_qcomm.planner.findings import Analysis
-from torchrec_qcomm.planner.forecast import ExchangeForecast, Forecast, TableForecast
+from torchrec_qcomm.planner.findings.lookups import LookupProfile
+from torchrec_qcomm.planner.findings.speeds import Speeds
+from torchrec_qcomm.planner.findings.terms import Analysis
+from torchrec_qcomm.planner.forecast.predict import predict
+from torchrec_qcomm.planner.forecast.terms import ExchangeForecast, Forecast, TableForecast
 from torchrec_qcomm.planner.job import REACHES, Job, Machines, PlannedTable, Reach
-from torchrec_qcomm.planner.lookups import LookupProfile
-from torchrec_qcomm.planner.predict import predict
-from torchrec_qcomm.planner.speeds import Speeds
 from torchrec_qcomm.policy import Direction, Table
 
 FAST: Mapping[str, tuple[float, float]] = dict.fromkeys(("fp8_e4m3", "fp8_e5m2", "int8", "int4"), (1e6, 1e6))

@@ -21,17 +21,17 @@ from tests.sharding.scenarios import CPU
 from tests.sharding.sequences import SEQUENCES, flat, sequence_collection, sequence_plan
 from tests.sharding.variable import ragged
 from torchrec_qcomm import codecs
-from torchrec_qcomm.planner.from_plan import job_of_plan
 from torchrec_qcomm.planner.job import Job, Machines, Replicas
+from torchrec_qcomm.planner.sources.from_plan import job_of_plan
 from torchrec_qcomm.policy import Link, Policy, Rule, Table
 from torchrec_qcomm.sharding import (
     QCommEmbeddingBagCollectionSharder,
     QCommEmbeddingCollectionSharder,
     measure_traffic,
 )
-from torchrec_qcomm.sharding.hop import Hop
-from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.dists.hop import Hop
+from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
+from torchrec_qcomm.sharding.table_codecs import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Traffic
 

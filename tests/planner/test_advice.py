@@ -19,9 +19,9 @@ from torchrec_qcomm.planner.advice.hot import hot_row_wise_owner
 from torchrec_qcomm.planner.advice.limits import ids_dominate, nothing_left, wide_vectors
 from torchrec_qcomm.planner.advice.precision import lower_precision, lower_precision_of_many, switch_off
 from torchrec_qcomm.planner.advice.topology import hierarchical_row_wise, keep_inside_host, two_dimensions
-from torchrec_qcomm.planner.findings import Advice
+from torchrec_qcomm.planner.findings.lookups import LookupProfile, profile_lookups
+from torchrec_qcomm.planner.findings.terms import Advice
 from torchrec_qcomm.planner.job import Job, PlannedTable, Replicas
-from torchrec_qcomm.planner.lookups import LookupProfile, profile_lookups
 from torchrec_qcomm.policy import Policy, Rule
 
 SLOW = dict.fromkeys(FAST, (0.01, 0.01))

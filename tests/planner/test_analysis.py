@@ -9,8 +9,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from tests.planner.forecasts import FAST, job, table
 from torchrec_qcomm.errors import PlannerError
 from torchrec_qcomm.planner.analysis import analyse
-from torchrec_qcomm.planner.lookups import profile_lookups
-from torchrec_qcomm.planner.speeds import Speeds
+from torchrec_qcomm.planner.findings.lookups import profile_lookups
+from torchrec_qcomm.planner.findings.speeds import Speeds
 from torchrec_qcomm.policy import Policy
 
 TABLES = [table("rows", rows=12, kind="row_wise", ranks=range(4), pooling=[4.0]), table("whole", ranks=[1])]

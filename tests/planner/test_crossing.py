@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.planner.forecasts import job, table
-from torchrec_qcomm.planner.crossing import crossing, crossing_by_table
+from torchrec_qcomm.planner.findings.crossing import crossing, crossing_by_table
+from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import REACHES, Reach, Replicas
-from torchrec_qcomm.planner.predict import predict
 
 SELF, HOST, POD, BEYOND, UNKNOWN = (REACHES.index(reach) for reach in Reach)
 

@@ -8,8 +8,8 @@ import pytest
 from tests.planner.hook_run import Run, planned_and_run
 from tests.ranks import RankPool
 from tests.sharding.models import TableSpec
-from torchrec_qcomm.planner.counts import count_batches
-from torchrec_qcomm.planner.predict import predict
+from torchrec_qcomm.planner.forecast.counts import count_batches
+from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.policy import Policy, Rule, Where
 
 KINDS = ("row_wise", "table_wise", "column_wise", "table_column_wise", "table_row_wise", "grid_shard", "data_parallel")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.planner.forecasts import job, table
-from torchrec_qcomm.planner.findings import Load
+from torchrec_qcomm.planner.findings.loads import loads, ranks_at_fault
+from torchrec_qcomm.planner.findings.terms import Load
+from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import Replicas
-from torchrec_qcomm.planner.load import loads, ranks_at_fault
-from torchrec_qcomm.planner.predict import predict
 from torchrec_qcomm.policy import Policy
 
 MULTI_HOT = [3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1]

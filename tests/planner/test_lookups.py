@@ -13,8 +13,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.planner.forecasts import job, table
 from torchrec_qcomm.errors import PlannerError
+from torchrec_qcomm.planner.findings.lookups import LookupProfile, profile_lookups
 from torchrec_qcomm.planner.job import Replicas
-from torchrec_qcomm.planner.lookups import LookupProfile, profile_lookups
 
 
 def batch(lengths: dict[str, list[int]], rows: int = 10, seed: int = 0, weights: bool = False) -> KeyedJaggedTensor:

@@ -11,7 +11,7 @@ import torchrec_qcomm as qc
 from torchrec_qcomm.api import plan_offline
 from torchrec_qcomm.errors import PlannerError
 from torchrec_qcomm.planner import ListedTable, Machines, Replicas, model_of, model_tables
-from torchrec_qcomm.planner.offline import group_shape
+from torchrec_qcomm.planner.sources.offline import group_shape
 from torchrec_qcomm.policy import Table
 
 DLRM = Path(__file__).parents[2] / "configs" / "dlrm_dcnv2_mixed.yaml"

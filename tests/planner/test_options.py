@@ -25,7 +25,7 @@ from torchrec_qcomm.planner import (
     plan_options,
     policy_of,
 )
-from torchrec_qcomm.planner.offline import KeptPlan
+from torchrec_qcomm.planner.sources.offline import KeptPlan
 from torchrec_qcomm.policy import Direction, Link, Policy, Table
 
 META = torch.device("meta")

@@ -25,9 +25,9 @@ from torchrec_qcomm.planner import (
     job_from_options,
     model_of,
 )
-from torchrec_qcomm.planner.offline import KeptPlan
-from torchrec_qcomm.planner.plan_file import export_plan, load_plan, read_plan
-from torchrec_qcomm.planner.stats_csv import read_stats_csv
+from torchrec_qcomm.planner.sources.offline import KeptPlan
+from torchrec_qcomm.planner.sources.plan_file import export_plan, load_plan, read_plan
+from torchrec_qcomm.planner.sources.stats_csv import read_stats_csv
 from torchrec_qcomm.policy import Direction, Link, Policy, Table
 
 DATA = Path(__file__).parent / "data"

@@ -8,9 +8,9 @@ import pytest
 from tests.planner.predicting import EVERY_KIND, ODD, RANGES, WORLD, Scene, measured, odd_dims, reduced_in_steps
 from tests.ranks import RankPool
 from tests.sharding.models import LOCAL
-from torchrec_qcomm.planner.counts import count_batches
+from torchrec_qcomm.planner.forecast.counts import count_batches
+from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import Job, Machines, PlannedTable, Reach
-from torchrec_qcomm.planner.predict import predict
 from torchrec_qcomm.policy import Policy, Rule, Table
 
 TWO_HOSTS = {"LOCAL_WORLD_SIZE": str(LOCAL)}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.planner.jobs import dealt, planned, whole
+from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import REACHES, Job, Machines, Reach, Replicas
-from torchrec_qcomm.planner.predict import predict
 from torchrec_qcomm.policy import Policy, Rule
 from torchrec_qcomm.wire import Cell, Flow
 

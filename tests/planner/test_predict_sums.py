@@ -14,14 +14,14 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from tests.planner.jobs import dealt, drawn, planned, whole
 from tests.planner.predicting import Scene
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs.int4 import Int4
+from torchrec_qcomm.codecs.formats.int4 import Int4
 from torchrec_qcomm.errors import PlannerError
-from torchrec_qcomm.planner.counts import Counts, FeatureCounts, blocks_of, count_batches
-from torchrec_qcomm.planner.from_plan import job_of_plan
+from torchrec_qcomm.planner.forecast import sites
+from torchrec_qcomm.planner.forecast.counts import Counts, FeatureCounts, blocks_of, count_batches
+from torchrec_qcomm.planner.forecast.peers import Place
+from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import REACHES, Job, Machines, Reach, Replicas
-from torchrec_qcomm.planner.predict import predict
-from torchrec_qcomm.planner.prediction import sites
-from torchrec_qcomm.planner.prediction.peers import Place
+from torchrec_qcomm.planner.sources.from_plan import job_of_plan
 from torchrec_qcomm.policy import Direction, Policy, Rule
 
 JOBS = range(120)

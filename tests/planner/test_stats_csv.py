@@ -12,7 +12,7 @@ import torch
 
 from torchrec_qcomm.errors import PlannerError
 from torchrec_qcomm.planner import Machines
-from torchrec_qcomm.planner.stats_csv import output_values, read_stats_csv
+from torchrec_qcomm.planner.sources.stats_csv import output_values, read_stats_csv
 from torchrec_qcomm.policy import Policy, Table
 
 DATA = Path(__file__).parent / "data"

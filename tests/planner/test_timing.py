@@ -8,10 +8,10 @@ import pytest
 from tests.planner.forecasts import by_reach, exchange, forecast, job, table
 from torchrec_qcomm import codecs
 from torchrec_qcomm.errors import PlannerError
+from torchrec_qcomm.planner.findings.speeds import RUNGS, Speeds, measured_speeds, specs_of
+from torchrec_qcomm.planner.findings.timing import move_ms, replica_sets, ring_ms, times, uncounted
+from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import Machines, Replicas
-from torchrec_qcomm.planner.predict import predict
-from torchrec_qcomm.planner.speeds import RUNGS, Speeds, measured_speeds, specs_of
-from torchrec_qcomm.planner.timing import move_ms, replica_sets, ring_ms, times, uncounted
 from torchrec_qcomm.policy import Direction, Policy, Rule
 
 MB = 1e6

@@ -14,13 +14,13 @@ from pathlib import Path
 from torchrec_qcomm.api import plan_offline
 from torchrec_qcomm.planner import Job, Machines
 from torchrec_qcomm.planner.analysis import analyse
-from torchrec_qcomm.planner.findings import Analysis
-from torchrec_qcomm.planner.plan_file import load_plan
-from torchrec_qcomm.planner.topology import DEFAULT_RATES
+from torchrec_qcomm.planner.findings.terms import Analysis
+from torchrec_qcomm.planner.search.topology import DEFAULT_RATES
+from torchrec_qcomm.planner.sources.plan_file import load_plan
 from torchrec_qcomm.policy import Policy
-from torchrec_qcomm.report.compare import comparison_text
-from torchrec_qcomm.report.html import report_html
-from torchrec_qcomm.report.text import report_text
+from torchrec_qcomm.report.html.page import report_html
+from torchrec_qcomm.report.text.compare import comparison_text
+from torchrec_qcomm.report.text.page import report_text
 
 ROOT = Path(__file__).parent.parent.parent
 DLRM = "configs/dlrm_dcnv2_mixed.yaml"

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from tests.report.analyses import analysis_of, machines, slower, without_tables
-from torchrec_qcomm.planner.findings import Analysis, Load, Times
-from torchrec_qcomm.planner.forecast import ExchangeForecast
+from torchrec_qcomm.planner.findings.terms import Analysis, Load, Times
+from torchrec_qcomm.planner.forecast.terms import ExchangeForecast
 from torchrec_qcomm.planner.job import REACHES
 from torchrec_qcomm.policy import Direction, Policy, Rule, Where
-from torchrec_qcomm.report import as_json
-from torchrec_qcomm.report.as_json import SCHEMA_VERSION, report_json
+from torchrec_qcomm.report import json as as_json
 from torchrec_qcomm.report.bottleneck import bottleneck
+from torchrec_qcomm.report.json import SCHEMA_VERSION, report_json
 
 KEYS = {
     *("schema_version", "title", "units", "reaches", "job", "totals", "crossing", "times", "loads", "advice", "tables"),

@@ -16,7 +16,7 @@ from torchrec.distributed.types import ShardingPlan
 import torchrec_qcomm as qc
 from tests.ranks import RankPool
 from tests.report.planning import BATCH, DIMS, model, plan_together, planner
-from torchrec_qcomm.planner.plan_file import read_plan
+from torchrec_qcomm.planner.sources.plan_file import read_plan
 from torchrec_qcomm.policy import Direction
 
 LOGGER = "torchrec_qcomm.report.hook"
@@ -151,8 +151,8 @@ def test_get_planner_reports_beside_torchrecs_own_statistics(caplog: pytest.LogC
 
 
 def test_json_and_html_are_made_of_what_the_hook_has(stats: qc.QCommStats) -> None:
-    from torchrec_qcomm.report.as_json import report_json
-    from torchrec_qcomm.report.html import report_html
+    from torchrec_qcomm.report.html.page import report_html
+    from torchrec_qcomm.report.json import report_json
 
     planner([stats]).plan(model(), qc.get_sharders(qc.Policy("int8")))
     assert stats.analysis is not None

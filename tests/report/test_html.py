@@ -12,10 +12,11 @@ import pytest
 
 from tests.report.analyses import COMMON_CASES, analysis_of, slower, with_name
 from torchrec_qcomm.planner import units as u
-from torchrec_qcomm.planner.findings import Analysis
-from torchrec_qcomm.report import figures, svg
+from torchrec_qcomm.planner.findings.terms import Analysis
+from torchrec_qcomm.report import figures
 from torchrec_qcomm.report.bottleneck import bottleneck_words
-from torchrec_qcomm.report.html import report_html
+from torchrec_qcomm.report.html import svg
+from torchrec_qcomm.report.html.page import report_html
 
 CASES = {
     **COMMON_CASES,

@@ -12,13 +12,13 @@ from tests.planner.jobs import whole
 from tests.report.analyses import COMMON_CASES, analysis_of, slower, with_name, without_tables
 from torchrec_qcomm.planner import build_topology, machines_of, units
 from torchrec_qcomm.planner.analysis import analyse
-from torchrec_qcomm.planner.findings import Advice, Analysis, Crossing, Times
+from torchrec_qcomm.planner.findings.terms import Advice, Analysis, Crossing, Times
 from torchrec_qcomm.planner.job import Job, Machines
 from torchrec_qcomm.policy import Policy, Rule
 from torchrec_qcomm.report import figures
 from torchrec_qcomm.report.bottleneck import bottleneck
 from torchrec_qcomm.report.figures import SLOWER
-from torchrec_qcomm.report.text import report_text, summary_text
+from torchrec_qcomm.report.text.page import report_text, summary_text
 
 CASES = {
     **COMMON_CASES,

@@ -27,9 +27,9 @@ from torchrec_qcomm import codecs
 from torchrec_qcomm.errors import QCommError
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, QCommEmbeddingCollectionSharder, measure_traffic
-from torchrec_qcomm.sharding.hop import Hop
-from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.dists.hop import Hop
+from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
+from torchrec_qcomm.sharding.table_codecs import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
 from torchrec_qcomm.wire import Column
 

@@ -14,9 +14,9 @@ from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
 from tests.sharding.scenarios import _over
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Rule, Table
-from torchrec_qcomm.sharding.hop import Hop
-from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.dists.hop import Hop
+from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
+from torchrec_qcomm.sharding.table_codecs import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout
 

@@ -13,9 +13,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_qcomm import codecs
 from torchrec_qcomm.errors import WireError
 from torchrec_qcomm.policy import Policy, Rule, Table
-from torchrec_qcomm.sharding.hop import Hop
-from torchrec_qcomm.sharding.sequence import QCommSequenceEmbeddingDist
-from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.dists.hop import Hop
+from torchrec_qcomm.sharding.dists.sequence import QCommSequenceEmbeddingDist
+from torchrec_qcomm.sharding.table_codecs import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters
 from torchrec_qcomm.wire import Column
 

@@ -19,9 +19,9 @@ from tests.sharding.models import TABLES, placed
 from tests.sharding.test_entry_points import BY_LINK, TWO_HOSTS, bytes_by_link
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Rule, Table
-from torchrec_qcomm.sharding.hop import Hop
-from torchrec_qcomm.sharding.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.dists.hop import Hop
+from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
+from torchrec_qcomm.sharding.table_codecs import SiteCodecs
 from torchrec_qcomm.sharding.traffic import Meters, measure_traffic
 from torchrec_qcomm.wire import Column, Traffic
 

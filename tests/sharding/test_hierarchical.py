@@ -26,7 +26,8 @@ from tests.sharding.variable import MEANS, SIZES, beside_native_reduced, ragged
 from tests.sharding.variable import quantized_step as variable_quantized_step
 from torchrec_qcomm.errors import QCommError, ShardingError
 from torchrec_qcomm.policy import Policy
-from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, hosts
+from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder
+from torchrec_qcomm.sharding.start_up import hosts
 
 WORLD = 4
 TWO_HOSTS = {"LOCAL_WORLD_SIZE": str(LOCAL)}

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from torchrec_qcomm.errors import ShardingError
-from torchrec_qcomm.sharding import hosts
+from torchrec_qcomm.sharding.start_up import hosts
 
 
 class Group:

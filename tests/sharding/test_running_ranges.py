@@ -9,11 +9,11 @@ import torch
 
 from tests.codecs.cases import gaussian
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs.one_range import OneRange
+from torchrec_qcomm.codecs.formats.one_range import OneRange
 from torchrec_qcomm.errors import ShardingError
 from torchrec_qcomm.policy import Policy, Table
-from torchrec_qcomm.sharding.running_ranges import RunningRanges
-from torchrec_qcomm.sharding.sites import SiteCodecs
+from torchrec_qcomm.sharding.table_codecs import SiteCodecs
+from torchrec_qcomm.state.running_ranges import RunningRanges
 from torchrec_qcomm.wire import Block
 
 NAME = "t int8(range=ema 0.75)"

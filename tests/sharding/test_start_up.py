@@ -19,8 +19,9 @@ from tests.sharding.models import SGD, TABLES, batch, collection, placed
 from tests.sharding.scenarios import shard
 from torchrec_qcomm.errors import DisagreementError, PolicyError, QCommError, ShardingError
 from torchrec_qcomm.policy import Policy, Rule
-from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection, start_up
-from torchrec_qcomm.sharding.agreement import Agreement
+from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection
+from torchrec_qcomm.sharding.start_up import checks as start_up
+from torchrec_qcomm.sharding.start_up.agreement import Agreement
 
 INT8 = Policy("int8", "int8")
 
@@ -186,7 +187,7 @@ def test_a_store_that_has_gone_is_said_so(monkeypatch: pytest.MonkeyPatch) -> No
         def rank(self) -> int:
             return 1
 
-    monkeypatch.setattr("torchrec_qcomm.sharding.agreement._get_process_group_store", lambda group: Store())
+    monkeypatch.setattr("torchrec_qcomm.sharding.start_up.agreement._get_process_group_store", lambda group: Store())
     monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [4, 6])
     with pytest.raises(DisagreementError, match=r"store .* cannot be reached \(Connection reset by peer\).*global rank 4"):
         Agreement(Group(), "m").require({}, timedelta(seconds=1))  # type: ignore[arg-type]

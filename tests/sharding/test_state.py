@@ -112,7 +112,7 @@ class Steps(torch.nn.Module):
     """Stands for a sharded collection."""
 
     def __init__(self) -> None:
-        from torchrec_qcomm.sharding.state import ExchangeState as Counted
+        from torchrec_qcomm.state.exchange import ExchangeState as Counted
 
         super().__init__()
         self.qcomm_state = Counted()
