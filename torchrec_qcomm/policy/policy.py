@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import cast
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs.base import CodecLike, CodecSpec
+from torchrec_qcomm.codecs.spec import CodecLike, CodecSpec
 from torchrec_qcomm.errors import PolicyError, describe
 from torchrec_qcomm.policy.globs import unmatched_glob
-from torchrec_qcomm.policy.resolution import ResolvedPolicy, Site
+from torchrec_qcomm.policy.resolution import Decision, ResolvedPolicy
 from torchrec_qcomm.policy.rules import Rule
-from torchrec_qcomm.policy.sites import Direction, Link, Table
+from torchrec_qcomm.policy.sites import Direction, Link, Site, Table, What
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Policy:
         """The codec of what no rule decides."""
         return cast("CodecSpec", self.forward if direction == Direction.FORWARD else self.backward)
 
-    def decide(self, table: Table, direction: Direction, link: Link) -> Site:
+    def decide(self, table: Table, direction: Direction, link: Link) -> Decision:
         """The codec of one site, and the index of the rule that decided it."""
         if link == Link.SELF:
             index = self._first(table, direction, Link.SELF)
@@ -64,7 +64,7 @@ class Policy:
         else:
             index = self._first(table, direction, link)
         spec = None if index is None else self.rules[index].codec(direction)
-        return Site(spec or self.default(direction), index)
+        return Decision(spec or self.default(direction), index)
 
     def resolve(self, tables: Iterable[Table]) -> ResolvedPolicy:
         """Give every site of the tables its codec. Does not check globs (a module may hold only some of a model's tables).
@@ -82,13 +82,13 @@ class Policy:
                 wrong = "two tables of one name have different sizes, so a rule cannot tell them apart"
                 got, allowed = f"{table.rows} x {table.dim}", f"{first.rows} x {first.dim}"
                 raise PolicyError(describe(f"table {table.name!r}", wrong, got=got, allowed=allowed, todo="Rename one."))
-        sites: dict[tuple[str, str, str], Site] = {
-            (table.name, direction, link): self.decide(table, direction, link)
+        decisions = {
+            Site(What.TABLE, table.name, direction, link): self.decide(table, direction, link)
             for table in known.values()
             for direction in Direction
             for link in Link
         }
-        return ResolvedPolicy(tuple(known.values()), sites)
+        return ResolvedPolicy(tuple(known.values()), decisions)
 
     def check_matched(self, table_names: Iterable[str], where: str = "") -> None:
         """Refuse globs that match no table; give it all the tables of a model.

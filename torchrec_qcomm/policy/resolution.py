@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torchrec_qcomm.codecs.base import CodecSpec
+from torchrec_qcomm.codecs.spec import CodecSpec
 from torchrec_qcomm.errors import PolicyError, describe
-from torchrec_qcomm.policy.sites import Direction, Link, Table
+from torchrec_qcomm.policy.sites import Direction, Link, Site, Table, What
 
 LOSSLESS = frozenset({"none", "fp32"})
 """Codecs that move an FP32 payload bit for bit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """What was decided for one table, direction and link.
+class Decision:
+    """What was decided for one site.
 
     Attributes:
         codec: the codec.
@@ -35,7 +35,7 @@ class ResolvedPolicy:
     """
 
     tables: tuple[Table, ...]
-    _sites: Mapping[tuple[str, str, str], Site] = field(hash=False)
+    _decisions: Mapping[Site, Decision] = field(hash=False)
 
     def codec(self, table: str, direction: Direction | str, link: Link | str) -> CodecSpec:
         """The codec of a site.
@@ -43,11 +43,11 @@ class ResolvedPolicy:
         Raises:
             PolicyError: the table, direction or link is not known here.
         """
-        return self._site(table, direction, link).codec
+        return self._decision(table, direction, link).codec
 
     def decided_by(self, table: str, direction: Direction | str, link: Link | str) -> int | None:
         """The index of the rule that decided a site; ``None``: the default did."""
-        return self._site(table, direction, link).rule
+        return self._decision(table, direction, link).rule
 
     def quantizes(self, table: str) -> bool:
         """Whether any site of the table has a codec other than ``none`` and ``fp32``."""
@@ -63,11 +63,10 @@ class ResolvedPolicy:
             for table in self.tables
         }
 
-    def _site(self, table: str, direction: Direction | str, link: Link | str) -> Site:
-        # Direction and Link are strings, and hash as such: a plain "forward" finds its site.
-        site = self._sites.get((table, direction, link))
-        if site is not None:
-            return site
+    def _decision(self, table: str, direction: Direction | str, link: Link | str) -> Decision:
+        decision = self._decisions.get(Site(What.TABLE, table, direction, link))
+        if decision is not None:
+            return decision
         for what, value, allowed in (
             ("direction", direction, list(Direction)),
             ("link", link, list(Link)),

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import cast
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs.base import CodecLike, CodecSpec
+from torchrec_qcomm.codecs.spec import CodecLike, CodecSpec
 from torchrec_qcomm.errors import PolicyError, describe
 from torchrec_qcomm.policy.globs import matches, without_match
 from torchrec_qcomm.policy.sites import Direction, Link, Table

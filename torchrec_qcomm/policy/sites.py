@@ -1,11 +1,19 @@
-"""Where a codec applies: the words for a direction, a link and a table."""
+"""Where a codec applies: at a site, which is a table (or later something else), a direction and a link."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from torchrec_qcomm.errors import PolicyError, describe
+
+
+class What(StrEnum):
+    """The kind of thing whose values are exchanged."""
+
+    TABLE = "table"
+    """An embedding table: its lookups forward, their gradients backward."""
 
 
 class Direction(StrEnum):
@@ -26,6 +34,22 @@ class Link(StrEnum):
 
     INTRA_HOST = "intra_host"
     INTER_HOST = "inter_host"
+
+
+class Site(NamedTuple):
+    """Where a codec applies. Plain texts find the same site as the enums.
+
+    Attributes:
+        what: the kind of thing.
+        name: of the thing: a table's.
+        direction: which way its values go.
+        link: what they go over.
+    """
+
+    what: What | str
+    name: str
+    direction: Direction | str
+    link: Link | str
 
 
 def link_between(src: int, dst: int, devices_per_host: int) -> Link:
