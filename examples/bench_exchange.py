@@ -38,9 +38,9 @@ from bench_lib.arms import DEFAULT, OURS, TORCHREC, wrong_arm
 from bench_lib.settings import SETTINGS, Setting
 from dlrm_lib.arguments import count, output_file
 
-from torchrec_qcomm.collectives import pack, unpack
+from torchrec_qcomm.collectives import Observers, pack, unpack
 from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
+from torchrec_qcomm.sharding.traffic import TrafficMeter
 from torchrec_qcomm.wire import Side
 
 WARM_UP = 4
@@ -73,10 +73,10 @@ def exchange(setting: Setting, output_dist: torch.nn.Module) -> float:
 
 def parts(setting: Setting, output_dist: QCommPooledEmbeddingDist) -> dict[str, list[Callable[[], Any]]]:
     """The pieces of an exchange, forward and backward, each ready to be timed alone."""
-    plan = output_dist.plan(tuple(setting.sizes))
+    layout = output_dist.layout(tuple(setting.sizes))
     legs: list[tuple[torch.Tensor, Side, Side]] = [
-        (setting.lookup.detach(), plan.lookup_out, plan.values_in),
-        (setting.gradient, plan.gradient_out, plan.lookup_gradient_in),
+        (setting.lookup.detach(), layout.lookup_out, layout.values_in),
+        (setting.gradient, layout.gradient_out, layout.lookup_gradient_in),
     ]
     sent = [pack(values, out) for values, out, _ in legs]
     received = [torch.zeros(into.nbytes, dtype=torch.uint8) for _, _, into in legs]
@@ -95,7 +95,7 @@ def parts(setting: Setting, output_dist: QCommPooledEmbeddingDist) -> dict[str, 
 def measure(setting: Setting, arms: list[str], rounds: int) -> dict[str, Any]:
     """Median seconds of every arm and of its parts; the slowest rank's in each round."""
     dists = {
-        a: setting.torchrec(TORCHREC[a]) if a in TORCHREC else setting.ours(OURS[a].policy, Meters(), OURS[a].hierarchical)
+        a: setting.torchrec(TORCHREC[a]) if a in TORCHREC else setting.ours(OURS[a].policy, Observers(), OURS[a].hierarchical)
         for a in arms
     }
     pieces = {a: parts(setting, d) for a, d in dists.items() if isinstance(d, QCommPooledEmbeddingDist)}
@@ -138,10 +138,10 @@ def report(result: dict[str, Any]) -> dict[str, Any]:
 
 def exchange_only(setting: Setting, arm: str, steps: int) -> dict[str, Any]:
     """Run ``steps`` exchanges of one arm; the bytes that this package counted, by source and destination."""
-    meters, meter = Meters(), TrafficMeter()
-    output_dist = setting.ours(OURS[arm].policy, meters, OURS[arm].hierarchical)
+    observers, meter = Observers(), TrafficMeter()
+    output_dist = setting.ours(OURS[arm].policy, observers, OURS[arm].hierarchical)
     exchange(setting, output_dist)
-    meters.active.append(meter)
+    observers.active.append(meter)
     for _ in range(steps):
         exchange(setting, output_dist)
     traffic = meter.gather()

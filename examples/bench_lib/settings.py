@@ -14,11 +14,13 @@ from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist
 from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingDist
 
 from torchrec_qcomm import codecs
+from torchrec_qcomm.collectives import Observers
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding.dists.hop import Hop
-from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist, QCommTwoHopEmbeddingDist
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters
+from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
+from torchrec_qcomm.sharding.dists.settings import CollectionSettings, HopSettings
+from torchrec_qcomm.sharding.dists.two_hops import QCommTwoHopEmbeddingDist
+from torchrec_qcomm.sharding.precision import Precision, TableCodecs
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout
 
 CPU = torch.device("cpu")
@@ -51,11 +53,11 @@ class Setting:
         registry = self.registry(precision)
         return TwPooledEmbeddingDist(self.group, [sum(d) for d in dims], dims, CPU, qcomm_codecs_registry=registry)
 
-    def ours(self, policy: Policy, meters: Meters, hierarchical: bool = False) -> torch.nn.Module:
+    def ours(self, policy: Policy, observers: Observers, hierarchical: bool = False) -> torch.nn.Module:
         """The plugin's output dist."""
         if hierarchical:
             raise ValueError("only row-wise sharding can sum inside hosts first")
-        return self.one_hop(policy, meters, self.columns(), PooledLayout)
+        return self.one_hop(policy, observers, self.columns(), PooledLayout)
 
     @staticmethod
     def registry(precision: CommType) -> dict[str, object]:
@@ -66,28 +68,30 @@ class Setting:
         """For each rank, those of its lookup."""
         return [[Column(name, self.dim) for name in names] for names in self.owned]
 
-    def sites(self, policy: Policy) -> SiteCodecs:
-        """The codecs of a policy."""
-        return SiteCodecs(policy.resolve(self.tables), self.local_size, codecs.get)
+    def settings(self, policy: Policy, observers: Observers) -> CollectionSettings:
+        """The codecs of a policy, and who watches."""
+        return CollectionSettings(Precision(TableCodecs(policy.resolve(self.tables), self.local_size, codecs.get)), observers)
 
     def one_hop(
-        self, policy: Policy, meters: Meters, columns: list[list[Column]], layout: type[PooledLayout]
+        self, policy: Policy, observers: Observers, columns: list[list[Column]], layout: type[PooledLayout]
     ) -> QCommPooledEmbeddingDist:
         """An exchange of all ranks with each other."""
-        return QCommPooledEmbeddingDist(Hop(self.group, columns, torch.float32, self.sites(policy), meters, layout))
+        settings = self.settings(policy, observers)
+        return QCommPooledEmbeddingDist(Hop(HopSettings(self.group, columns, torch.float32, settings, layout)))
 
     def two_hops(
-        self, policy: Policy, meters: Meters, order: list[int], across: type[PooledLayout]
+        self, policy: Policy, observers: Observers, order: list[int], across: type[PooledLayout]
     ) -> QCommTwoHopEmbeddingDist:
         """A sum inside each host, then an exchange across hosts."""
         within, between = intra_and_cross_node_pg(CPU, backend="gloo")
         by_host = self.columns()[:: self.local_size]
         host, local_rank = divmod(self.rank, self.local_size)
-        sites, mine = self.sites(policy), [by_host[host]] * self.local_size
+        settings, mine = self.settings(policy, observers), [by_host[host]] * self.local_size
         takers = [rank % self.local_size for rank in order]
-        first = QCommPooledEmbeddingDist(Hop(within, mine, torch.float32, sites, meters, ReduceLayout, takers))
-        second = QCommPooledEmbeddingDist(Hop(between, by_host, torch.float32, sites, meters, across))
-        return QCommTwoHopEmbeddingDist(first, second, order, self.local_size, local_rank)
+        first = Hop(HopSettings(within, mine, torch.float32, settings, ReduceLayout, takers))
+        second = Hop(HopSettings(between, by_host, torch.float32, settings, across))
+        dists = QCommPooledEmbeddingDist(first), QCommPooledEmbeddingDist(second)
+        return QCommTwoHopEmbeddingDist(*dists, order, self.local_size, local_rank)
 
 
 class RowWise(Setting):
@@ -99,10 +103,10 @@ class RowWise(Setting):
     def torchrec(self, precision: CommType) -> torch.nn.Module:
         return RwPooledEmbeddingDist(self.group, [self.dim] * len(self.tables), qcomm_codecs_registry=self.registry(precision))
 
-    def ours(self, policy: Policy, meters: Meters, hierarchical: bool = False) -> torch.nn.Module:
+    def ours(self, policy: Policy, observers: Observers, hierarchical: bool = False) -> torch.nn.Module:
         if hierarchical:
-            return self.two_hops(policy, meters, list(range(self.world)), ReduceLayout)
-        return self.one_hop(policy, meters, self.columns(), ReduceLayout)
+            return self.two_hops(policy, observers, list(range(self.world)), ReduceLayout)
+        return self.one_hop(policy, observers, self.columns(), ReduceLayout)
 
 
 class TableRowWise(Setting):
@@ -124,10 +128,10 @@ class TableRowWise(Setting):
             qcomm_codecs_registry=self.registry(precision),
         )
 
-    def ours(self, policy: Policy, meters: Meters, hierarchical: bool = False) -> torch.nn.Module:
+    def ours(self, policy: Policy, observers: Observers, hierarchical: bool = False) -> torch.nn.Module:
         # The order of TorchRec's input dist: local rank by local rank, and host by host for each.
         order = [host * self.local_size + local for local in range(self.local_size) for host in range(self.hosts)]
-        return self.two_hops(policy, meters, order, PooledLayout)
+        return self.two_hops(policy, observers, order, PooledLayout)
 
 
 SETTINGS: dict[str, type[Setting]] = {"table_wise": Setting, "row_wise": RowWise, "table_row_wise": TableRowWise}

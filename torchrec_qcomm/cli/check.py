@@ -103,7 +103,7 @@ def _notes(config: QCommConfig, resolved: ResolvedPolicy) -> Iterator[str]:
     """What the table does not say, and what is valid and yet probably not meant."""
     names = [table.name for table in config.tables]
     found = {resolved.codec(name, direction, link) for name in names for direction in Direction for link in Link}
-    for spec, size in sorted((str(spec), codecs.get(spec).segment_bytes) for spec in found):
+    for spec, size in sorted((str(spec), codecs.get(spec).range_header_bytes) for spec in found):
         if size:
             yield f"note: {spec} also sends {size} bytes once for each table and pair of ranks: the range of its rows"
     deciding = {resolved.decided_by(name, direction, link) for name in names for direction in Direction for link in Link}

@@ -7,10 +7,11 @@ from dataclasses import fields
 from typing import Any
 
 from torchrec_qcomm.codecs.backends import fbgemm, reference
-from torchrec_qcomm.codecs.base import Codec, CodecLike, CodecSpec
+from torchrec_qcomm.codecs.base import Codec
 from torchrec_qcomm.codecs.formats.clipped import Clipped
 from torchrec_qcomm.codecs.formats.one_range import Int4OneRange, Int8OneRange
 from torchrec_qcomm.codecs.parts import ranges
+from torchrec_qcomm.codecs.spec import CodecLike, CodecSpec
 from torchrec_qcomm.errors import CodecError, describe
 
 _BACKENDS: dict[str, dict[str, type[Any]]] = {"reference": reference.FORMATS, "fbgemm": fbgemm.FORMATS}

@@ -1,16 +1,16 @@
-"""One asynchronous, differentiable byte all-to-all.
+"""One asynchronous, differentiable exchange of bytes.
 
-    forward:   start(lookup)  encode, launch          backward:  wait, decode, divide  -> gradient of the lookup
-               wait()         wait, decode -> values             encode, launch        <- gradient of the values
+    start(lookup)   forward: encode, launch              backward: land, decode, divide  -> gradient of the lookup
+    wait()          forward: land, decode  -> values     backward: encode, launch        <- gradient of the values
 
-The two halves are two autograd functions joined by a one-element token, so that what runs between them overlaps the
-collective in both directions. All state of a call lives in its `Exchange`: any number may be in flight.
+The two are autograd functions joined by a one-element token, so that what runs between them overlaps the collective in both
+directions. All state of a call is in its `Exchange`: any number may be in flight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,21 +18,16 @@ import torch.distributed as dist
 from torch.profiler import record_function
 
 from torchrec_qcomm.codecs import Noise
-from torchrec_qcomm.collectives.pack import HeadsOf, pack, unpack
+from torchrec_qcomm.collectives.observer import Launch, Observers
+from torchrec_qcomm.collectives.pack import pack, unpack
+from torchrec_qcomm.collectives.range_headers import RangeHeadersOf
 from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.wire import Side
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What this rank encodes and decodes, in both directions.
-
-    Attributes:
-        lookup_out: the lookup, as it is sent forward.
-        values_in: the samples' values, as they are received forward.
-        gradient_out: the gradient of those values, as it is sent backward.
-        lookup_gradient_in: the gradient of the lookup, as it is received backward.
-    """
+class ExchangeLayout:
+    """What this rank sends and receives: the lookup and the values forward, their gradients backward."""
 
     lookup_out: Side
     values_in: Side
@@ -40,91 +35,75 @@ class Plan:
     lookup_gradient_in: Side
 
 
+@dataclass(slots=True, eq=False)
 class Exchange:
     """One call's exchange: `start`, then `wait` once.
 
-    Args:
-        group: the process group; the plan's splits are in its rank order.
-        plan: the byte plan at this rank.
+    Attributes:
+        group: the process group; splits are in its rank order.
+        parts: at this rank, a layout for each all-to-all of the flight; together their blocks cover the values once.
         gradient_divisor: asked in backward for what the gradient of the lookup is divided by.
-        sent: told ``(direction, side, buffer)`` at every launch, with what is about to be given to the collective.
-        noise: the random stream of this exchange; each direction has its own part of it.
-        heads_of: for each direction, as `pack` takes it.
+        observers: told of every launch.
+        noise: the random stream of this exchange; each direction and part draws its own.
+        range_headers_of: for each direction, as `pack` takes it.
     """
 
-    def __init__(
-        self,
-        group: dist.ProcessGroup,
-        plan: Plan,
-        gradient_divisor: Callable[[], int],
-        sent: Callable[[str, Side, torch.Tensor], None],
-        noise: Noise | None = None,
-        heads_of: Mapping[str, HeadsOf] | None = None,
-    ) -> None:
-        self._group, self._plan = group, plan
-        self._gradient_divisor, self._sent, self._noise = gradient_divisor, sent, noise
-        self._heads_of = heads_of or {}
-        self._flight: tuple[dist.Work, torch.Tensor, torch.Tensor] | None = None
-        self._token: torch.Tensor | None = None
+    group: dist.ProcessGroup
+    parts: Sequence[ExchangeLayout]
+    gradient_divisor: Callable[[], int]
+    observers: Observers
+    noise: Noise
+    range_headers_of: Mapping[str, RangeHeadersOf]
+    _flight: list[tuple[dist.Work, torch.Tensor, torch.Tensor, Side]] = field(default_factory=list, init=False)
+    _token: torch.Tensor | None = field(default=None, init=False)
 
     def start(self, lookup: torch.Tensor) -> None:
-        """Encode ``lookup``, shaped as planned, and launch the collective."""
+        """Encode ``lookup``, shaped as in the layout, and launch."""
         self._token = _Start.apply(lookup, self)
 
     def wait(self) -> torch.Tensor:
-        """The samples' values, shaped as planned, decoded, of the lookup's dtype.
-
-        Raises:
-            WireError: the exchange was not started, or was waited for before.
-        """
+        """The samples' values, decoded, of the lookup's dtype. A second wait raises ``WireError``."""
         token, self._token = self._token, None
         return _Finish.apply(token, self)
 
     def _launch(self, direction: str, values: torch.Tensor, out: Side, into: Side) -> None:
-        noise = None if self._noise is None else replace(self._noise, site=f"{self._noise.site}/{direction}")
-        send = pack(values, out, noise, self._heads_of.get(direction))
+        site = f"{self.noise.site}/{direction}" + (f"/{len(self._flight)}" if self._flight else "")
+        send = pack(values, out, replace(self.noise, site=site), self.range_headers_of.get(direction))
         receive = torch.empty(into.nbytes, dtype=torch.uint8, device=send.device)
-        self._sent(direction, out, send)
+        for observer in self.observers.active:
+            observer.launched(Launch("all_to_all", direction, self.group, out, values, send))
         with record_function(f"## qcomm all_to_all {direction} ##"):
-            work = dist.all_to_all_single(
-                receive,
-                send,
-                output_split_sizes=list(into.splits),
-                input_split_sizes=list(out.splits),
-                group=self._group,
-                async_op=True,
-            )
-        self._flight = (work, send, receive)  # the sent bytes must outlive the collective
+            splits = list(into.splits), list(out.splits)
+            work = dist.all_to_all_single(receive, send, *splits, group=self.group, async_op=True)
+        self._flight.append((work, send, receive, into))  # the sent bytes must outlive the collective
 
-    def _land(self, into: Side) -> torch.Tensor:
-        if self._flight is None:
-            raise WireError(
-                describe(
-                    "exchange", "nothing is in flight", got="a second wait", allowed="one wait a start, one backward a forward"
-                )
-            )
-        work, _, receive = self._flight
-        self._flight = None
-        work.wait()
-        if receive.is_cuda:
-            # Launch and wait may be on different streams (TorchRec's pipelines): keep the memory until this one is done.
-            receive.record_stream(torch.cuda.current_stream(receive.device))
-        return unpack(receive, into)
+    def _land(self) -> torch.Tensor:
+        if not self._flight:
+            allowed = "one wait a start, one backward a forward"
+            raise WireError(describe("exchange", "nothing is in flight", got="a second wait", allowed=allowed))
+        flight, self._flight = self._flight, []
+        _, _, receive, into = flight[0]
+        values = None if len(flight) == 1 else torch.empty(into.shape, dtype=into.dtype, device=receive.device)
+        for work, _, receive, into in flight:
+            work.wait()
+            if receive.is_cuda:
+                # Launch and wait may be on different streams (TorchRec's pipelines): keep the memory until this one is done.
+                receive.record_stream(torch.cuda.current_stream(receive.device))
+            landed = unpack(receive, into, values)
+        return landed
 
 
 class _Start(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, lookup: torch.Tensor, exchange: Exchange) -> torch.Tensor:
         ctx.exchange = exchange
-        plan = exchange._plan
-        exchange._launch("forward", lookup, plan.lookup_out, plan.values_in)
+        for part in exchange.parts:
+            exchange._launch("forward", lookup, part.lookup_out, part.values_in)
         return lookup.new_zeros(1)
 
     @staticmethod
     def backward(ctx: Any, _token_gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        exchange: Exchange = ctx.exchange
-        gradient = exchange._land(exchange._plan.lookup_gradient_in)
-        divisor = exchange._gradient_divisor()
+        gradient, divisor = ctx.exchange._land(), ctx.exchange.gradient_divisor()
         return (gradient.div_(divisor) if divisor != 1 else gradient), None
 
 
@@ -132,11 +111,10 @@ class _Finish(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, token: torch.Tensor, exchange: Exchange) -> torch.Tensor:
         ctx.exchange = exchange
-        return exchange._land(exchange._plan.values_in)
+        return exchange._land()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        exchange: Exchange = ctx.exchange
-        plan = exchange._plan
-        exchange._launch("backward", gradient, plan.gradient_out, plan.lookup_gradient_in)
+        for part in ctx.exchange.parts:
+            ctx.exchange._launch("backward", gradient, part.gradient_out, part.lookup_gradient_in)
         return gradient.new_zeros(1), None

@@ -2,59 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from math import prod
+from functools import partial
 
 import torch
 
 from torchrec_qcomm.codecs import Codec, Noise
+from torchrec_qcomm.collectives import range_headers
+from torchrec_qcomm.collectives.range_headers import RangeHeadersOf
+from torchrec_qcomm.collectives.sums import add_layers
+from torchrec_qcomm.collectives.views import bytes_of, same_storage, vectors_of
 from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.wire import Block, Layer, Side
 
-Segments = Sequence[tuple[Block, torch.Tensor]]
-"""Blocks whose vectors ``[rows, columns, dim]`` share a range with others of their table."""
 
-HeadsOf = Callable[[Segments], Sequence[torch.Tensor]]
-"""Given all segments of a message, the heads of the columns of each: ``uint8 [columns, codec.segment_bytes]``."""
+def pack(
+    values: torch.Tensor, side: Side, noise: Noise | None = None, range_headers_of: RangeHeadersOf | None = None
+) -> torch.Tensor:
+    """Encode ``values`` (``side.shape`` of ``side.dtype``) into the buffer of ``side``: ``uint8 [side.nbytes]``.
 
-
-def pack(values: torch.Tensor, side: Side, noise: Noise | None = None, heads_of: HeadsOf | None = None) -> torch.Tensor:
-    """Encode ``values`` into the buffer of ``side``.
+    The buffer is the storage of ``values`` itself where the wire format is the tensor's own.
 
     Args:
-        values: ``side.shape``, of ``side.dtype``.
-        side: the plan.
+        values: the rows.
+        side: the layout.
         noise: the random stream, which stochastic codecs need.
-        heads_of: asked once for the ranges in force, which codecs need whose rows have none of their own.
-
-    Returns:
-        ``uint8 [side.nbytes]``. It is the storage of ``values`` itself where the wire format is the tensor's own.
+        range_headers_of: asked once for the ranges in force, if a codec needs range headers.
 
     Raises:
-        WireError: ``values`` has another shape or dtype than planned, or ranges are needed and nobody tells them.
+        WireError: ``values`` has another shape or dtype than the layout, or nobody tells the ranges.
     """
     if tuple(values.shape) != side.shape or values.dtype != side.dtype:
-        raise WireError(
-            describe(
-                "pack",
-                "values do not fit the byte plan",
-                got=f"{values.dtype} {tuple(values.shape)}",
-                allowed=f"{side.dtype} {side.shape}",
-            )
-        )
-    values = values.contiguous()  # the plan's offsets are into a flat tensor; a no-op for a lookup and for most gradients
-    if _moves_as_it_is(side):
+        got, allowed = f"{values.dtype} {tuple(values.shape)}", f"{side.dtype} {side.shape}"
+        raise WireError(describe("pack", "values do not fit the layout", got=got, allowed=allowed))
+    values = values.contiguous()  # offsets are into a flat tensor; a no-op for a lookup and for most gradients
+    if same_storage(side):
         return values.view(-1).view(torch.uint8)
     buffer = torch.empty(side.nbytes, dtype=torch.uint8, device=values.device)
     blocks = [block for layer in side.layers if layer.twin is None for block in layer.blocks]
     for block in blocks:
-        if not block.heads:
-            _encode(_gathered(values, block), block, block.codec, buffer, side.dtype, noise)
-    segments = [(block, _gathered(values, block)) for block in blocks if block.heads]
-    for (block, rows), head in zip(segments, _heads(segments, heads_of), strict=True):
-        _write_heads(buffer, block, head)
-        _encode(rows, block, block.codec.within(head), buffer, side.dtype, noise)
+        if not block.range_headers:
+            _encode(_gathered(values, block), block, block.codec, bytes_of(buffer, block, side.dtype), noise)
+    ranged = [(block, _gathered(values, block)) for block in blocks if block.range_headers]
+    for (block, rows), headers in zip(ranged, range_headers.asked(ranged, range_headers_of), strict=True):
+        range_headers.write(buffer, block, headers)
+        _encode(rows, block, block.codec.within(headers), bytes_of(buffer, block, side.dtype), noise)
     for layer in side.layers:
         if layer.twin is not None:
             first = side.layers[layer.twin]
@@ -65,120 +56,44 @@ def pack(values: torch.Tensor, side: Side, noise: Noise | None = None, heads_of:
 def _gathered(values: torch.Tensor, block: Block) -> torch.Tensor:
     """The block's vectors ``[rows, columns, dim]``."""
     if block.adjacent:
-        return _vectors(values, block)
+        return vectors_of(values, block)
     # One copy gathers the columns of a codec: a mixed policy costs one encode a codec and not one a table.
-    return torch.stack([_vectors(values, block, offset) for offset in block.offsets], dim=1)
+    return torch.stack([vectors_of(values, block, offset) for offset in block.offsets], dim=1)
 
 
-def _encode(
-    rows: torch.Tensor, block: Block, codec: Codec, buffer: torch.Tensor, dtype: torch.dtype, noise: Noise | None
-) -> None:
-    # Where a block starts in the buffer tells its stream from those of the others.
-    own = None if noise is None else noise.at(block.byte_offset << 32)
-    codec.encode(rows, out=_bytes(buffer, block, dtype), noise=own)
+def _encode(rows: torch.Tensor, block: Block, codec: Codec, target: torch.Tensor, noise: Noise | None) -> None:
+    # Each block draws its own part of the stream: the one from the place of its bytes on.
+    codec.encode(rows, out=target, noise=None if noise is None else noise.at(block.byte_offset << 32))
 
 
-def _heads(segments: Segments, heads_of: HeadsOf | None) -> Sequence[torch.Tensor]:
-    if not segments:
-        return ()
-    if heads_of is None:
-        spec = segments[0][0].codec.spec
-        raise WireError(
-            describe("pack: heads_of", f"codec {spec} needs the range of each table", got=None, allowed="a function")
-        )
-    return heads_of(segments)
-
-
-def _write_heads(buffer: torch.Tensor, block: Block, head: torch.Tensor) -> None:
-    if (view := _heads_view(buffer, block)) is not None and len(set(block.heads)) == len(block.heads):
-        view.copy_(head)
-        return
-    for column, offset in enumerate(block.heads):  # of one table, all columns write the same
-        buffer[offset : offset + head.shape[1]].copy_(head[column])
-
-
-def _read_heads(buffer: torch.Tensor, block: Block) -> torch.Tensor:
-    view, size = _heads_view(buffer, block), block.codec.segment_bytes
-    return torch.stack([buffer[offset : offset + size] for offset in block.heads]) if view is None else view
-
-
-def _heads_view(buffer: torch.Tensor, block: Block) -> torch.Tensor | None:
-    """The heads ``[columns, segment_bytes]`` in the buffer, if they are evenly spaced."""
-    size = block.codec.segment_bytes
-    gaps = {after - before for before, after in pairwise(block.heads)} or {size}
-    if len(gaps) > 1 or min(gaps) < 0:
-        return None
-    return buffer.as_strided((len(block.heads), size), (gaps.pop(), 1), buffer.storage_offset() + block.heads[0])
-
-
-def unpack(buffer: torch.Tensor, side: Side) -> torch.Tensor:
-    """Decode the buffer of ``side`` into new values.
+def unpack(buffer: torch.Tensor, side: Side, values: torch.Tensor | None = None) -> torch.Tensor:
+    """Decode the buffer of ``side`` (``uint8 [side.nbytes]``) into ``side.shape`` of ``side.dtype``.
 
     Args:
-        buffer: ``uint8 [side.nbytes]``, owned by the caller: the result may be its storage.
-        side: the plan.
-
-    Returns:
-        ``side.shape``, of ``side.dtype``.
+        buffer: owned by the caller, since the result may be its storage.
+        side: the layout.
+        values: written where the blocks of ``side`` are, and returned; by default new, and then the blocks must cover all.
     """
-    if _moves_as_it_is(side):
+    if values is None and same_storage(side):
         return buffer.view(side.dtype).view(side.shape)
+    out = torch.empty(side.shape, dtype=side.dtype, device=buffer.device) if values is None else values
     if len(side.layers) == 1:
-        values = torch.empty(side.shape, dtype=side.dtype, device=buffer.device)
-        _decode(buffer, side.layers[0], side.dtype, values)
-        return values
-    # Codes are never added: every layer is decoded, and summed in FP32 in the order of ranks.
-    total = torch.empty(side.shape, dtype=torch.float32, device=buffer.device)
-    _decode(buffer, side.layers[0], side.dtype, total)
-    part = torch.empty_like(total)
-    for layer in side.layers[1:]:
-        _decode(buffer, layer, side.dtype, part)
-        total += part
-    return total.to(side.dtype)
+        _decode(buffer, side.dtype, side.layers[0], out)
+    else:
+        add_layers(side, out, partial(_decode, buffer, side.dtype), whole=values is None)
+    return out
 
 
-def _decode(buffer: torch.Tensor, layer: Layer, dtype: torch.dtype, values: torch.Tensor) -> None:
+def _decode(buffer: torch.Tensor, dtype: torch.dtype, layer: Layer, values: torch.Tensor) -> None:
     """Decode a layer that was encoded from ``dtype`` into ``values``, of that dtype or FP32."""
     for block in layer.blocks:
-        data = _bytes(buffer, block, dtype)
-        codec = block.codec.within(_read_heads(buffer, block)) if block.heads else block.codec
+        data = bytes_of(buffer, block, dtype)
+        codec = block.codec.within(range_headers.read(buffer, block)) if block.range_headers else block.codec
         # All codecs but `none` decode to any dtype; rounding to 16 bits waits until after the sum.
         free = codec.row_bytes(block.dim, dtype) == codec.row_bytes(block.dim, values.dtype)
         if block.adjacent and free:
-            codec.decode(data, block.dim, out=_vectors(values, block))
+            codec.decode(data, block.dim, out=vectors_of(values, block))
             continue
         rows = codec.decode(data, block.dim, dtype=values.dtype if free else dtype)
         for i, offset in enumerate(block.offsets):  # the counterpart of the gather in `pack`
-            _vectors(values, block, offset).copy_(rows[:, i])
-
-
-def _moves_as_it_is(side: Side) -> bool:
-    """Whether bytes and values are the same storage: one block of ``none``, rows in the same order, no gaps."""
-    if len(side.layers) != 1 or len(side.layers[0].blocks) != 1:
-        return False
-    (block,) = side.layers[0].blocks
-    width = len(block.offsets) * block.dim
-    return (
-        block.codec.spec.name in ("none", "fp32")
-        and block.adjacent
-        and block.offsets[0] == 0
-        and block.stride == width
-        and block.byte_stride == width * side.dtype.itemsize
-        and block.rows * width == prod(side.shape)
-    )
-
-
-def _vectors(values: torch.Tensor, block: Block, offset: int | None = None) -> torch.Tensor:
-    """The block's vectors ``[rows, columns, dim]``, or ``[rows, dim]`` of the column at ``offset``."""
-    base = values.storage_offset()
-    if offset is not None:
-        return values.as_strided((block.rows, block.dim), (block.stride, 1), base + offset)
-    size = (block.rows, len(block.offsets), block.dim)
-    return values.as_strided(size, (block.stride, block.dim, 1), base + block.offsets[0])
-
-
-def _bytes(buffer: torch.Tensor, block: Block, dtype: torch.dtype) -> torch.Tensor:
-    """The block's bytes ``[rows, columns, row_bytes]``."""
-    row_bytes = block.codec.row_bytes(block.dim, dtype)
-    size = (block.rows, len(block.offsets), row_bytes)
-    return buffer.as_strided(size, (block.byte_stride, row_bytes, 1), block.byte_offset)
+            vectors_of(values, block, offset).copy_(rows[:, i])

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs.base import CodecSpec
+from torchrec_qcomm.codecs.spec import CodecSpec
 from torchrec_qcomm.policy import Link
 
 SHARDING_TYPES = (

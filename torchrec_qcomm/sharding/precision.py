@@ -1,9 +1,10 @@
-"""The policy as one process group meets it: which codec a table gets between two ranks."""
+"""The policy as one process group meets it: which codec a table gets between two ranks, and which version is in force."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -14,14 +15,15 @@ from torchrec_qcomm.codecs.formats.one_range import OneRange
 from torchrec_qcomm.errors import CodecError, ShardingError, describe
 from torchrec_qcomm.policy import Direction, Link, Policy, ResolvedPolicy, Table, link_between
 from torchrec_qcomm.sharding.plan import ModulePlan, TableConfig
+from torchrec_qcomm.state.running_ranges import RangedTable
 
 logger = logging.getLogger(__name__)
 
 CodecFactory = Callable[[CodecSpec], Codec]
 
 
-class SiteCodecs:
-    """Codecs by table, direction and link.
+class TableCodecs:
+    """One version of the precision: codecs by table, direction and link.
 
     Args:
         policy: resolved for at least the tables that are asked for.
@@ -58,7 +60,7 @@ class SiteCodecs:
         spec = self.policy.codec(table, direction, link)
         if spec not in self._codecs:
             codec = self._factory(spec)
-            if codec.segment_bytes and not isinstance(codec, OneRange):
+            if codec.range_header_bytes and not isinstance(codec, OneRange):
                 wrong = "the rows of a table share its range, so it must be the class that keeps one, or derived from it"
                 raise ShardingError(describe(f"codec_factory, {spec}", wrong, got=type(codec).__name__, allowed="a OneRange"))
             self._codecs[spec] = codec
@@ -69,6 +71,11 @@ class SiteCodecs:
         if self.devices_per_host is None:
             return Link.SELF if source == destination else Link.INTER_HOST
         return link_between(source, destination, self.devices_per_host)
+
+    def ranged(self, tables: Iterable[str], direction: Direction) -> set[RangedTable]:
+        """Those of ``tables`` whose rows share a range, each with its codec; a table with two codecs, on two links, twice."""
+        found = ((table, self.codec(table, direction, link)) for table in tables for link in Link)
+        return {(table, codec) for table, codec in found if isinstance(codec, OneRange)}
 
     def check_payload(self, table: str, dtype: torch.dtype) -> None:
         """Refuse codecs that cannot carry values of ``dtype``.
@@ -84,6 +91,17 @@ class SiteCodecs:
                     raise ShardingError(f"table {table!r}, {direction}, {link}: {error}") from error
 
 
+@dataclass(slots=True)
+class Precision:
+    """What the exchanges of a collection are encoded in. It may change between steps, on all ranks alike.
+
+    Attributes:
+        codecs: the version in force. Exchanges take it in their forward and keep it for their backward.
+    """
+
+    codecs: TableCodecs
+
+
 def _table_with_links(policy: ResolvedPolicy) -> str | None:
     """A table whose codec differs between hosts and inside one; ``None`` if there is none.
 
@@ -97,25 +115,25 @@ def _table_with_links(policy: ResolvedPolicy) -> str | None:
     return None
 
 
-def site_codecs(
+def table_codecs(
     configs: Sequence[TableConfig],
     params: ModulePlan,
     policy: Policy,
     devices_per_host: int | None,
     codec_factory: CodecFactory,
-) -> SiteCodecs:
+) -> TableCodecs:
     """The codecs of a collection's tables.
 
     Raises:
         ShardingError: the policy needs to know the hosts and cannot.
     """
     resolved = policy.resolve(Table(c.name, c.num_embeddings, c.embedding_dim) for c in configs)
-    sites = SiteCodecs(resolved, devices_per_host, codec_factory)
-    hosts, world = sites.devices_per_host, dist.get_world_size() if dist.is_initialized() else 1
+    found = TableCodecs(resolved, devices_per_host, codec_factory)
+    hosts, world = found.devices_per_host, dist.get_world_size() if dist.is_initialized() else 1
     if hosts and world % hosts:
         wrong = "the policy tells links apart, and the ranks do not fill hosts of this size"
         raise ShardingError(describe("devices per host (LOCAL_WORLD_SIZE)", wrong, got=hosts, allowed=f"a divisor of {world}"))
     alone = [c.name for c in configs if params[c.name].sharding_type == ShardingType.DATA_PARALLEL.value]
     if idle := [name for name in alone if resolved.quantizes(name)]:
         logger.warning("the policy quantizes tables that are data-parallel and so are not exchanged: %s", ", ".join(idle))
-    return sites
+    return found

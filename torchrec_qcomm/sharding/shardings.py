@@ -24,12 +24,11 @@ from torchrec.distributed.sharding.twrw_sharding import TwRwPooledEmbeddingShard
 from torchrec.distributed.types import ShardingType
 
 from torchrec_qcomm.sharding.dists.hop import Hop
-from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist, QCommTwoHopEmbeddingDist
+from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
 from torchrec_qcomm.sharding.dists.sequence import QCommSequenceEmbeddingDist
+from torchrec_qcomm.sharding.dists.settings import CollectionSettings, HopSettings
+from torchrec_qcomm.sharding.dists.two_hops import QCommTwoHopEmbeddingDist
 from torchrec_qcomm.sharding.start_up.hosts import require_hosts
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters
-from torchrec_qcomm.state.exchange import ExchangeState
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout
 
 
@@ -38,9 +37,9 @@ class _Quantized:
 
     layout: type[PooledLayout] = PooledLayout
 
-    def __init__(self, *args: Any, sites: SiteCodecs, meters: Meters, state: ExchangeState, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, qcomm: CollectionSettings, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._sites, self._meters, self._state = sites, meters, state
+        self._qcomm = qcomm
 
     def create_output_dist(
         self, device: torch.device | None = None
@@ -57,8 +56,7 @@ class _Quantized:
         return QCommPooledEmbeddingDist(hop, callbacks)
 
     def _hop(self, group: Any, columns: Any, layout: type[PooledLayout], takers: Sequence[int] | None = None) -> Hop:
-        state, name = self._state, type(self).__name__
-        return Hop(group, columns, self._dtype(), self._sites, self._meters, layout, takers, state, name)
+        return Hop(HopSettings(group, columns, self._dtype(), self._qcomm, layout, takers, type(self).__name__))
 
     def _columns(self) -> list[list[Column]]:
         return [columns_of(configs) for configs in self._grouped_embedding_configs_per_rank]  # type: ignore[attr-defined]

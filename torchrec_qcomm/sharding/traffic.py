@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
-import torch
 import torch.distributed as dist
 from torch import nn
 
+from torchrec_qcomm.collectives import Launch, Observers
 from torchrec_qcomm.errors import WireError, describe
-from torchrec_qcomm.wire import Flow, Side, Traffic
+from torchrec_qcomm.wire import Flow, Traffic
 
 
 class TrafficMeter:
-    """What this rank sent since the meter was attached or reset."""
+    """What this rank sent since the meter was attached or reset: an observer of exchanges."""
 
     def __init__(self) -> None:
         self._traffic = Traffic()
@@ -35,31 +35,22 @@ class TrafficMeter:
         """Start again from nothing."""
         self._traffic = Traffic()
 
-    def count(
-        self, collective: str, direction: str, ranks: Sequence[int], source: int, side: Side, buffer: torch.Tensor
-    ) -> None:
-        """Add one launch. The tables' bytes are the plan's; that they sum to what is really sent is checked here.
+    def launched(self, launch: Launch) -> None:
+        """Add one launch. The tables' bytes are the layout's; that they sum to what is really sent is checked here.
 
         Raises:
-            WireError: the buffer has another size than the plan says.
+            WireError: the buffer has another size than the layout says.
         """
-        planned = sum(cell.wire_bytes for cells in side.cells for cell in cells.values())
-        if planned != buffer.numel() * buffer.element_size():
-            raise WireError(
-                describe(
-                    f"{direction} {collective}", "buffer is not what was planned", got=buffer.numel(), allowed=str(planned)
-                )
-            )
-        for destination, cells in zip(ranks, side.cells, strict=True):
-            for table, cell in cells.items():
-                self._traffic.add(Flow(collective, direction, table, source, destination), cell)
-
-
-class Meters:
-    """The meters attached to a sharded module; shared by its output dists. Empty costs one truth test a launch."""
-
-    def __init__(self) -> None:
-        self.active: list[TrafficMeter] = []
+        direction, cells, buffer = launch.direction, launch.side.cells, launch.buffer
+        laid_out = sum(cell.wire_bytes for by_table in cells for cell in by_table.values())
+        if laid_out != buffer.numel() * buffer.element_size():
+            where, wrong = f"{direction} {launch.collective}", "the buffer is not what the layout says"
+            raise WireError(describe(where, wrong, got=buffer.numel(), allowed=str(laid_out)))
+        ranks = dist.get_process_group_ranks(launch.group)
+        source = ranks[launch.group.rank()]
+        for destination, by_table in zip(ranks, cells, strict=True):
+            for table, cell in by_table.items():
+                self._traffic.add(Flow(launch.collective, direction, table, source, destination), cell)
 
 
 @contextmanager
@@ -75,7 +66,7 @@ def measure_traffic(model: nn.Module) -> Iterator[TrafficMeter]:
     Raises:
         WireError: the model has no exchange of this package, so that there is nothing to count.
     """
-    found = [meters for module in model.modules() if isinstance(meters := getattr(module, "qcomm_meters", None), Meters)]
+    found = [each for module in model.modules() if isinstance(each := getattr(module, "qcomm_observers", None), Observers)]
     if not found:
         raise WireError(
             describe(
@@ -86,10 +77,7 @@ def measure_traffic(model: nn.Module) -> Iterator[TrafficMeter]:
             )
         )
     meter = TrafficMeter()
-    for meters in found:
-        meters.active.append(meter)
-    try:
+    with ExitStack() as stack:
+        for observers in found:
+            stack.enter_context(observers.attached(meter))
         yield meter
-    finally:
-        for meters in found:
-            meters.active = [other for other in meters.active if other is not meter]

@@ -15,6 +15,10 @@ _WRAPPERS = ("_dmp_wrapped_module", "_fsdp_wrapped_module", "_orig_mod")
 """Where TorchRec, FSDP and torch.compile keep the module that they wrap."""
 
 
+_NEEDED = {"step"}
+"""Parts that cannot be left out of what is loaded; the others begin anew."""
+
+
 def state_dict(model: nn.Module) -> dict[str, dict[str, Any]]:
     """What the exchanges of ``model`` remember, by the path of the collection in the model without wrappers.
 
@@ -28,9 +32,8 @@ def state_dict(model: nn.Module) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for path, state in _found(model).items():
-        found[path] = {"step": state.step}
-        if state.ranges:
-            found[path]["ranges"] = {f"rank {state.rank}": {name: each.state() for name, each in state.ranges.items()}}
+        saved = {name: part.state() for name, part in state.parts.items()}
+        found[path] = {name: each for name, each in saved.items() if each is not None}
     return found
 
 
@@ -47,36 +50,14 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Mapping[str, Any]]) ->
         wrong = "of another model: not the same collections"
         raise ShardingError(describe("load_state_dict", wrong, got=sorted(state), allowed=found))
     for path, saved in state.items():
-        step = saved.get("step")
-        if (
-            not {"step"} <= saved.keys() <= {"step", "ranges"}
-            or isinstance(step, bool)
-            or not isinstance(step, int)
-            or step < 0
-        ):
-            allowed = "step: 0 or more" + (", and ranges" if found[path].ranges else "")
-            raise ShardingError(describe(f"load_state_dict, {path!r}", "not a state", got=dict(saved), allowed=allowed))
-        if "ranges" in saved:
-            _check_ranges(path, saved["ranges"], found[path])
-    for path, into in found.items():
-        into.step = state[path]["step"]
-        mine = state[path].get("ranges", {}).get(f"rank {into.rank}")
-        for name, ranges in into.ranges.items():
-            ranges.reset() if mine is None else ranges.load(mine[name])
-
-
-def _check_ranges(path: str, saved: Mapping[str, Any], state: ExchangeState) -> None:
-    where, rank = f"load_state_dict, {path!r}: ranges", f"rank {state.rank}"
-    todo = "Leave `ranges` out to begin anew."
-    if not isinstance(saved, Mapping) or (rank not in saved and state.ranges):
-        got = sorted(saved) if isinstance(saved, Mapping) else saved
-        raise ShardingError(describe(where, f"nothing of {rank}", got=got, allowed=[rank], todo=todo))
-    mine = saved.get(rank, {})
-    if not isinstance(mine, Mapping) or mine.keys() != state.ranges.keys():
-        wrong, got = "of another plan: not the same exchanges", sorted(mine) if isinstance(mine, Mapping) else mine
-        raise ShardingError(describe(where, wrong, got=got, allowed=state.ranges or "none", todo=todo))
-    for name, ranges in state.ranges.items():
-        ranges.check(f"{where}, {name!r}", mine[name])
+        where, parts = f"load_state_dict, {path!r}", found[path].parts
+        if not _NEEDED <= saved.keys() <= parts.keys():
+            raise ShardingError(describe(where, "not a state", got=dict(saved), allowed="step: 0 or more, and ranges if any"))
+        for name, each in saved.items():
+            parts[name].check(where, each)
+    for path, saved in state.items():
+        for name, part in found[path].parts.items():
+            part.load(saved[name]) if name in saved else part.reset()
 
 
 def _found(model: nn.Module) -> dict[str, ExchangeState]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchrec_qcomm.codecs.base import FLOAT_DTYPES
+from torchrec_qcomm.codecs.checks import FLOAT_DTYPES
 from torchrec_qcomm.codecs.formats.lut import LARGEST_LEVEL
 from torchrec_qcomm.errors import CodecError, describe
 

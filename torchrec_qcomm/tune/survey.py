@@ -10,9 +10,10 @@ from time import perf_counter
 import fbgemm_gpu  # noqa: F401  (registers torch.ops.fbgemm)
 import torch
 
-from torchrec_qcomm.codecs.base import Codec, CodecLike
+from torchrec_qcomm.codecs.base import Codec
 from torchrec_qcomm.codecs.parts.noise import Noise
 from torchrec_qcomm.codecs.registry import get, names
+from torchrec_qcomm.codecs.spec import CodecLike
 from torchrec_qcomm.errors import CodecError, describe
 
 DISTRIBUTIONS = ("normal", "laplace", "zipf-rows")

@@ -1,115 +1,89 @@
-"""The byte plan of an exchange: the only place that does size arithmetic.
+"""The layout of a pooled exchange: which bytes go where. What they come to is worked out in `sizes`.
 
-A pooled exchange moves, for every owner rank *o* and sample rank *s*, one wire row a sample of *s*:
+Every owner *o* sends every sample rank *s* one wire row for each sample of *s*, after the range headers that its codecs need:
 
-    values of a row in the lookup of o      t0 t0 t0 | t1 t1 | t2 t2 t2 | ...      (columns, one a feature)
-    the same row on the wire                [codec A: t0, t2] [codec B: t1]        (groups of one codec and dim)
+    a sample in the lookup of o      t0 t0 t0 | t1 t1 | t2 t2 t2            (columns, one a feature)
+    its row on the wire              [codec A: t0, t2] [codec B: t1]        (columns of one codec and dim: one codec call)
+    bytes from o to s                [range of t0] [range of t2] [row of sample 0] [row of sample 1] ...
 
-Columns of one codec and dim stand together on the wire, so that a codec is called once for all of them. Rows to one
-destination are contiguous, destinations follow each other in rank order. Both ends derive the plan from the same columns,
-codecs and batch sizes, and nothing about it is sent.
-
-Where the rows of a table share a range, that stands once before the first row that goes from one rank to another:
-
-    bytes from o to s            [head of t0] [head of t2] [row of sample 0] [row of sample 1] ...
+Destinations follow each other in rank order. Both ends work out the layout from the same columns, codecs and batch sizes;
+nothing about it is sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate
-from typing import Generic, TypeVar
+from itertools import accumulate, groupby
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 
 from torchrec_qcomm.codecs import Codec
-from torchrec_qcomm.wire.sizes import Heads, head_bytes, rows_bytes, table_cell
-from torchrec_qcomm.wire.terms import Block, CodecOf, Column, Layer, LinkT, Side
+from torchrec_qcomm.wire.sizes import RangeHeaders, range_header_bytes, rows_bytes, table_cell
+from torchrec_qcomm.wire.terms import Block, Column, Layer, LinkT, Side
 from torchrec_qcomm.wire.traffic import Cell
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    codec: Codec
-    dim: int
-    offsets: tuple[int, ...]
-    byte_offset: int
-    tables: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _WireRow:
-    """One sample's bytes between an owner and a sample rank, and what stands once before those of all samples."""
-
-    groups: tuple[_Group, ...]
-    values: int
-    nbytes: int
-    cells: dict[str, Cell]
-    heads: Heads
-
-    def share(self, rows: int) -> int:
-        """Bytes of so many samples."""
-        return self.heads.nbytes + rows * self.nbytes if rows else 0
-
-    def blocks(self, rows: int, offset: int, stride: int, byte_offset: int, share: int) -> list[Block]:
-        """``share``: where the bytes between the two ranks start; the other numbers are those of a `Block`."""
-        return [
-            Block(
-                group.codec,
-                group.dim,
-                rows,
-                tuple(offset + o for o in group.offsets),
-                stride,
-                byte_offset + group.byte_offset,
-                self.nbytes,
-                group.tables if group.codec.segment_bytes else (),
-                tuple(share + self.heads.offsets[table] for table in group.tables) if group.codec.segment_bytes else (),
-            )
-            for group in self.groups
-            if rows
-        ]
-
-    def counted(self, rows: int) -> dict[str, Cell]:
-        return {table: table_cell(cell, rows, self.heads.sizes.get(table, 0)) for table, cell in self.cells.items()}
-
-
-@dataclass(slots=True)
-class _Run:
-    """Batches that follow each other in a lookup and on the wire, and are cut alike."""
-
-    wire_row: _WireRow
-    rows: int
-    row: int
-    byte: int
-    share: int
-
-    @property
-    def end(self) -> int:
-        return self.byte + self.rows * self.wire_row.nbytes
-
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class WireRow:
+    """One sample between an owner and a sample rank: its blocks, as if it were all there is, and what it comes to."""
+
+    row: tuple[Block, ...]
+    values: int
+    nbytes: int
+    cells: dict[str, Cell]
+    range_headers: RangeHeaders
+
+    def share(self, rows: int) -> int:
+        """Bytes of ``rows`` samples."""
+        return self.range_headers.nbytes + rows * self.nbytes if rows else 0
+
+    def counted(self, rows: int) -> dict[str, Cell]:
+        """How much of each table ``rows`` samples are."""
+        return {table: table_cell(cell, rows, self.range_headers.sizes.get(table, 0)) for table, cell in self.cells.items()}
+
+    def blocks(self, rows: int, value: int, stride: int, byte: int, share: int) -> list[Block]:
+        """``rows`` samples: their values start at ``value``, their bytes at ``byte``, the range headers at ``share``."""
+
+        def moved(block: Block) -> Block:
+            offsets = tuple(value + offset for offset in block.offsets)
+            headers = tuple(share + offset for offset in block.range_headers)
+            byte_offset = byte + block.byte_offset
+            return replace(block, rows=rows, offsets=offsets, stride=stride, byte_offset=byte_offset, range_headers=headers)
+
+        return [moved(block) for block in self.row] if rows else []
+
+
+class _Batch(NamedTuple):
+    """A batch in a lookup: its samples, the first row of its values, and where its bytes and the range headers before start."""
+
+    wire_row: WireRow
+    rows: int
+    first: int
+    byte: int
+    share: int
+
+
 class PooledLayout(Generic[LinkT]):
-    """The plan of one direction of a pooled exchange, for any rank of the group and any batch sizes.
+    """The layout of one direction, for any rank of the group and any batch sizes.
 
     Args:
         columns: for each owner rank, the columns of its lookup, in order.
-        codec_of: the codec of a table on a link; called as ``codec_of(table, link=link)``.
+        codec_of: the codec of a table on a link.
         link_of: the link between an owner and a sample rank (ranks of the group); anything hashable.
         dtype: of the values; decides the bytes of the ``none`` codec.
-        takers: for each batch in a lookup, in its order, the rank of the group that takes it; by default each rank its own.
-            In the first of two hops a rank takes the batches of several ranks of the world: one behind the other on the wire
-            and in its values, wherever they lie in the lookup.
+        takers: for each batch in a lookup, the rank of the group that takes it; by default each rank its own. In the first of
+            two hops a rank takes several batches: they follow each other on the wire, wherever they are in the lookup.
     """
 
     def __init__(
         self,
         columns: Sequence[Sequence[Column]],
-        codec_of: CodecOf[LinkT],
+        codec_of: Callable[[str, LinkT], Codec],
         link_of: Callable[[int, int], LinkT],
         dtype: torch.dtype,
         takers: Sequence[int] | None = None,
@@ -117,35 +91,33 @@ class PooledLayout(Generic[LinkT]):
         self.columns = [tuple(owned) for owned in columns]
         self.codec_of, self.link_of, self.dtype = codec_of, link_of, dtype
         self.takers = tuple(range(len(self.columns)) if takers is None else takers)
-        self._rows: dict[tuple[int, LinkT], _WireRow] = {}
-        # Batch sizes rarely change between steps, and the plan of a large model takes longer to make than to look up.
+        self._wire_row_on = lru_cache(maxsize=None)(self._lay_out_row)
+        # Batch sizes rarely change between steps, and a large layout takes longer to make than to look up.
         self.owner_side = lru_cache(maxsize=16)(self._owner_side)
         self.sample_side = lru_cache(maxsize=16)(self._sample_side)
 
-    def _wire_row(self, owner: int, sample: int) -> _WireRow:
-        key = (owner, self.link_of(owner, sample))
-        if key not in self._rows:
-            self._rows[key] = self._plan_row(*key)
-        return self._rows[key]
+    def wire_row(self, owner: int, sample: int) -> WireRow:
+        """What ``owner`` sends for each sample of the rank ``sample``."""
+        return self._wire_row_on(owner, self.link_of(owner, sample))
 
-    def _plan_row(self, owner: int, link: LinkT) -> _WireRow:
-        columns = self.columns[owner]
-        starts = [0, *accumulate(column.dim for column in columns)]
+    def _lay_out_row(self, owner: int, link: LinkT) -> WireRow:
         members: dict[tuple[Codec, int], list[tuple[int, str]]] = {}
         cells: dict[str, Cell] = {}
-        for column, start in zip(columns, starts, strict=False):
-            codec = self.codec_of(column.table, link=link)
-            members.setdefault((codec, column.dim), []).append((start, column.table))
-            cell = Cell(column.dim, rows_bytes(codec, column.dim, 1, self.dtype))
-            cells[column.table] = cells.get(column.table, Cell()) + cell
-        groups, nbytes = [], 0
-        sizes: dict[str, int] = {}
+        values = byte = 0
+        for table, dim in ((column.table, column.dim) for column in self.columns[owner]):
+            codec = self.codec_of(table, link)
+            members.setdefault((codec, dim), []).append((values, table))
+            cells[table] = cells.get(table, Cell()) + Cell(dim, rows_bytes(codec, dim, 1, self.dtype))
+            values += dim
+        headers = RangeHeaders.of({t: range_header_bytes(codec, 1) for (codec, _), found in members.items() for _, t in found})
+        nbytes, row = sum(cell.wire_bytes for cell in cells.values()), []
         for (codec, dim), found in members.items():
             offsets, tables = zip(*found, strict=True)
-            groups.append(_Group(codec, dim, offsets, nbytes, tables))
-            nbytes += rows_bytes(codec, dim, len(offsets), self.dtype)
-            sizes |= dict.fromkeys(tables, head_bytes(codec, 1))
-        return _WireRow(tuple(groups), starts[-1], nbytes, cells, Heads.of(sizes))
+            ranged = tables if codec.range_header_bytes else ()
+            at = tuple(headers.offsets[table] for table in ranged)
+            row.append(Block(codec, dim, 1, offsets, values, byte, nbytes, ranged, at))
+            byte += rows_bytes(codec, dim, len(offsets), self.dtype)
+        return WireRow(tuple(row), values, nbytes, cells, headers)
 
     def dealt(self, batches: Sequence[T]) -> list[list[T]]:
         """A lookup's batches, by the rank that takes them, in order."""
@@ -155,85 +127,32 @@ class PooledLayout(Generic[LinkT]):
         return by_taker
 
     def _owner_side(self, rank: int, batch_sizes: tuple[int, ...]) -> Side:
-        """The owner's end: values ``[sum of batch_sizes, sum of rank's dims]``, batches in the order of the lookup.
-
-        Args:
-            rank: the owner, as a rank of the group.
-            batch_sizes: samples of each batch of the lookup: by default, of each rank of the group.
-        """
-        wire_rows = [self._wire_row(rank, sample) for sample in range(len(self.columns))]
+        """The owner's end: ``[sum of batch_sizes, sum of own dims]``, batch by batch as in the lookup."""
+        wire_rows = [self.wire_row(rank, sample) for sample in range(len(self.columns))]
         samples = [sum(sizes) for sizes in self.dealt(batch_sizes)]
         splits = tuple(w.share(size) for w, size in zip(wire_rows, samples, strict=True))
         shares = list(accumulate(splits, initial=0))
-        position = [share + w.heads.nbytes for w, share in zip(wire_rows, shares, strict=False)]
-        runs: list[_Run] = []
-        row = 0
+        position = [share + w.range_headers.nbytes for w, share in zip(wire_rows, shares, strict=False)]
+        batches, first, width = [], 0, sum(column.dim for column in self.columns[rank])
         for taker, size in zip(self.takers, batch_sizes, strict=True):
-            wire_row, byte = wire_rows[taker], position[taker]
-            # Neighbours, in values and bytes, that share a wire row are encoded by one call.
-            if runs and runs[-1].wire_row == wire_row and runs[-1].end == byte:
-                runs[-1].rows += size
-            elif size:
-                runs.append(_Run(wire_row, size, row, byte, shares[taker]))
-            row += size
-            position[taker] += size * wire_row.nbytes
-        width = sum(column.dim for column in self.columns[rank])
-        blocks = [block for run in runs for block in run.wire_row.blocks(run.rows, run.row * width, width, run.byte, run.share)]
-        return Side(
-            shape=(row, width),
-            dtype=self.dtype,
-            layers=(Layer(tuple(blocks), 0, sum(splits)),),
-            splits=splits,
-            cells=tuple(w.counted(size) for w, size in zip(wire_rows, samples, strict=True)),
-        )
-
-    def _sample_side(self, rank: int, batch_size: int) -> Side:
-        """The samples' end: values ``[batch_size, sum of all dims]``, owners' columns in rank order.
-
-        Args:
-            rank: whose samples, as a rank of the group.
-            batch_size: how many samples, of all batches that it takes.
-        """
-        wire_rows = [self._wire_row(owner, rank) for owner in range(len(self.columns))]
-        width = sum(w.values for w in wire_rows)
+            batches += [_Batch(wire_rows[taker], size, first, position[taker], shares[taker])] if size else []
+            first, position[taker] = first + size, position[taker] + size * wire_rows[taker].nbytes
         blocks: list[Block] = []
-        column = byte = 0
-        for wire_row in wire_rows:
-            blocks += wire_row.blocks(batch_size, column, width, byte + wire_row.heads.nbytes, byte)
-            column += wire_row.values
-            byte += wire_row.share(batch_size)
-        return Side(
-            shape=(batch_size, width),
-            dtype=self.dtype,
-            layers=(Layer(tuple(blocks), 0, byte),),
-            splits=tuple(w.share(batch_size) for w in wire_rows),
-            cells=tuple(w.counted(batch_size) for w in wire_rows),
-        )
-
-
-class ReduceLayout(PooledLayout[LinkT]):
-    """The plan of a reduce-scatter: every rank owns rows of every table, and a sample's values are the sum of all lookups.
-
-    A lookup goes out as in `PooledLayout`. At the samples' end every owner's bytes are a layer of their own over the same
-    values: forward they are decoded and summed, and backward every owner is sent the same gradients.
-    """
+        # Batches that follow each other in values and in bytes, and have one wire row, are encoded by one call.
+        for _, run in groupby(batches, key=lambda batch: (batch.wire_row, batch.byte - batch.first * batch.wire_row.nbytes)):
+            one, *others = run
+            rows = one.rows + sum(other.rows for other in others)
+            blocks += one.wire_row.blocks(rows, one.first * width, width, one.byte, one.share)
+        cells = tuple(w.counted(size) for w, size in zip(wire_rows, samples, strict=True))
+        return Side((first, width), self.dtype, (Layer(tuple(blocks), 0, sum(splits)),), splits, cells)
 
     def _sample_side(self, rank: int, batch_size: int) -> Side:
-        """The samples' end: values ``[batch_size, sum of dims]``, one layer an owner."""
-        wire_rows = [self._wire_row(owner, rank) for owner in range(len(self.columns))]
-        width = wire_rows[0].values
-        layers: list[Layer] = []
-        byte = 0
-        for i, wire_row in enumerate(wire_rows):
-            nbytes = wire_row.share(batch_size)
-            twin = next((j for j in range(i) if wire_rows[j] == wire_row), None)
-            blocks = wire_row.blocks(batch_size, 0, width, byte + wire_row.heads.nbytes, byte)
-            layers.append(Layer(tuple(blocks), byte, nbytes, twin))
-            byte += nbytes
-        return Side(
-            shape=(batch_size, width),
-            dtype=self.dtype,
-            layers=tuple(layers),
-            splits=tuple(layer.nbytes for layer in layers),
-            cells=tuple(w.counted(batch_size) for w in wire_rows),
-        )
+        """The samples' end: ``[batch_size, sum of all dims]``, the columns of owners in rank order."""
+        wire_rows = [self.wire_row(owner, rank) for owner in range(len(self.columns))]
+        splits = tuple(w.share(batch_size) for w in wire_rows)
+        values, shares = (list(accumulate(sizes, initial=0)) for sizes in ((w.values for w in wire_rows), splits))
+        blocks: list[Block] = []
+        for wire_row, value, share in zip(wire_rows, values, shares, strict=False):
+            blocks += wire_row.blocks(batch_size, value, values[-1], share + wire_row.range_headers.nbytes, share)
+        cells = tuple(w.counted(batch_size) for w in wire_rows)
+        return Side((batch_size, values[-1]), self.dtype, (Layer(tuple(blocks), 0, sum(splits)),), splits, cells)

@@ -1,4 +1,4 @@
-"""The byte plan of an exchange of sequences: a vector for every id, not for every sample.
+"""The layout of an exchange of sequences: a vector for every id, not for every sample.
 
 How many ids a feature has differs between batches and ranks, so both ends count them. On the wire the vectors of one rank stand
 behind those of the other, and within a rank's share those of one codec together, whichever features they belong to, so that a
@@ -8,7 +8,7 @@ codec is called once for all of them:
     wire                     [rank 0: (codec A: f0, f2) (codec B: f1)] [rank 1: (codec A: f0, f2) (codec B: f1)]
     values of a sample rank  f0 of owner 0 | f1 of owner 0 | f2 of owner 0 | f0 of owner 1 | ...
 
-The order of the pieces of one feature and rank on the wire is part of the plan; nothing about it is sent.
+The order of the pieces of one feature and rank on the wire is part of the layout; nothing about it is sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from torchrec_qcomm.codecs import Codec
-from torchrec_qcomm.wire.flat import Walk, cells_of, heads_of, nbytes_of, require_one_each, sites_of
+from torchrec_qcomm.wire.flat import Walk, cells_of, nbytes_of, range_headers_of, require_one_each, row_formats
 from torchrec_qcomm.wire.pooled import PooledLayout
 from torchrec_qcomm.wire.terms import Column, Layer, LinkT, Side
 from torchrec_qcomm.wire.traffic import Cell
@@ -94,15 +94,15 @@ class _Shares(Generic[LinkT]):
 
     def add(self, columns: Sequence[Column], link: LinkT, counts: Sequence[int]) -> list[int]:
         """Add a share; return its columns in wire order."""
-        sites = sites_of(self._layout, columns, link)
+        formats = row_formats(self._layout, columns, link)
         groups: dict[tuple[Codec, int], int] = {}
-        keys = [(codec, column.dim) for (codec, _), column in zip(sites, columns, strict=True)]
+        keys = [(form.codec, column.dim) for form, column in zip(formats, columns, strict=True)]
         for key in keys:
             groups.setdefault(key, len(groups))
         order = sorted(range(len(columns)), key=lambda column: groups[keys[column]])
-        in_order = [columns[i] for i in order], [sites[i] for i in order], [counts[i] for i in order]
-        self._walk.add(*in_order, self._walk.open(heads_of(*in_order)))
-        self._cells.append(cells_of(columns, sites, counts))
+        in_order = [columns[i] for i in order], [formats[i] for i in order], [counts[i] for i in order]
+        self._walk.add(*in_order, self._walk.pass_range_headers(range_headers_of(*in_order)))
+        self._cells.append(cells_of(columns, formats, counts))
         return order
 
     def side(self) -> Side:

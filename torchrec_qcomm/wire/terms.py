@@ -1,10 +1,11 @@
-"""The words of a layout: what stands where in values and bytes."""
+"""The words of a layout: what stands where, in values and in bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from itertools import pairwise
+from typing import TypeVar
 
 import torch
 
@@ -12,13 +13,6 @@ from torchrec_qcomm.codecs import Codec
 from torchrec_qcomm.wire.traffic import Cell
 
 LinkT = TypeVar("LinkT", bound=Hashable)
-_Link = TypeVar("_Link", bound=Hashable, contravariant=True)
-
-
-class CodecOf(Protocol[_Link]):
-    """The codec of a table on a link."""
-
-    def __call__(self, table: str, *, link: _Link) -> Codec: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +25,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows that one codec call encodes or decodes: ``rows`` x ``len(offsets)`` vectors of ``dim`` values.
+    """What one codec call encodes or decodes: of each of ``rows`` samples, ``len(offsets)`` vectors of ``dim`` values.
 
     Attributes:
-        codec: the codec of all of them.
-        dim: values in each vector.
-        rows: number of samples.
-        offsets: where the vectors of the first sample start, in values, in the flat tensor.
-        stride: values from one sample to the next.
-        byte_offset: where the first sample's bytes start in the buffer.
-        byte_stride: bytes from one sample to the next.
-        tables: of each vector of a sample, and
-        heads: where in the buffer its range stands; both empty unless the codec needs one.
+        offsets: for each vector of the first sample, where it starts in the flat tensor; the next sample's, ``stride`` on.
+        byte_offset: where the bytes of the first sample start in the buffer; the next sample's, ``byte_stride`` on.
+        tables: for each vector of a sample, its table; empty if the codec needs no range header.
+        range_headers: for each vector of a sample, where its range header starts in the buffer; empty likewise.
     """
 
     codec: Codec
@@ -53,23 +42,19 @@ class Block:
     byte_offset: int
     byte_stride: int
     tables: tuple[str, ...] = ()
-    heads: tuple[int, ...] = ()
+    range_headers: tuple[int, ...] = ()
 
     @property
     def adjacent(self) -> bool:
-        """Whether the vectors of a sample lie one behind the other."""
-        return all(after - before == self.dim for before, after in zip(self.offsets, self.offsets[1:], strict=False))
+        """Whether the vectors of a sample follow each other without gaps."""
+        return all(after - before == self.dim for before, after in pairwise(self.offsets))
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Blocks that cover all values of a side once, and the bytes that they stand for.
+    """Blocks over the values of a side, and the ``nbytes`` bytes from ``start`` on that they stand for.
 
-    Attributes:
-        blocks: what to encode or decode.
-        start: where the bytes of the layer start in the buffer.
-        nbytes: how many there are.
-        twin: index of an earlier layer whose bytes are the same when the same values are encoded.
+    ``twin``: index of an earlier layer that has the same bytes when the same values are encoded, if there is one.
     """
 
     blocks: tuple[Block, ...]
@@ -80,14 +65,13 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One end of an exchange at one rank: a tensor of values and the buffer that stands for it.
+    """One end of an exchange at one rank: a tensor of values, and the buffer of bytes that stands for it.
 
     Attributes:
-        shape: of the values.
-        dtype: of the values.
-        layers: mostly one. With several, decoding sums them, and encoding writes the same values into each.
+        shape, dtype: of the values.
+        layers: mostly one. With several, decoding adds them up, and encoding writes the same values into each.
         splits: bytes exchanged with each rank of the group, in rank order.
-        cells: for each rank of the group, ``{table: Cell}``; the wire bytes of a rank's cells sum to its split.
+        cells: for each rank of the group, how much of each table; the wire bytes of a rank's cells add up to its split.
     """
 
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The byte plan where every feature has a batch size of its own.
+"""The layout where every feature has a batch size of its own.
 
 Values are flat then, and so are the bytes: for one rank after the other, one feature after the other, its vectors. Features
 that are neighbours and share codec and dim are one block, also across ranks.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from torchrec_qcomm.wire.flat import Walk, cells_of, heads_of, nbytes_of, require_one_each, sites_of
-from torchrec_qcomm.wire.pooled import PooledLayout, ReduceLayout
+from torchrec_qcomm.wire.flat import Walk, cells_of, nbytes_of, range_headers_of, require_one_each, row_formats
+from torchrec_qcomm.wire.pooled import PooledLayout
+from torchrec_qcomm.wire.reduce import ReduceLayout
 from torchrec_qcomm.wire.terms import Layer, LinkT, Side
 
 
@@ -40,18 +41,18 @@ def owner_side(layout: PooledLayout[LinkT], rank: int, batch_sizes: Sequence[Seq
     columns = layout.columns[rank]
     require_one_each([len(columns)] * len(layout.takers), batch_sizes)
     links = [layout.link_of(rank, sample) for sample in range(len(layout.columns))]
-    sites = {link: sites_of(layout, columns, link) for link in links}
+    formats = {link: row_formats(layout, columns, link) for link in links}
     totals = [[sum(rows) for rows in zip(*batches, strict=True)] for batches in layout.dealt(batch_sizes)]
-    cells = [cells_of(columns, sites[link], rows) for link, rows in zip(links, totals, strict=True)]
+    cells = [cells_of(columns, formats[link], rows) for link, rows in zip(links, totals, strict=True)]
     splits = [nbytes_of(table) for table in cells]
-    walk, position, heads = Walk(), list(accumulate(splits, initial=0)), []
+    walk, position, headers = Walk(), list(accumulate(splits, initial=0)), []
     for taker, (link, rows) in enumerate(zip(links, totals, strict=True)):
         walk.byte = position[taker]
-        heads.append(walk.open(heads_of(columns, sites[link], rows)))
+        headers.append(walk.pass_range_headers(range_headers_of(columns, formats[link], rows)))
         position[taker] = walk.byte
     for taker, sizes in zip(layout.takers, batch_sizes, strict=True):
         walk.byte = position[taker]
-        walk.add(columns, sites[links[taker]], sizes, heads[taker])
+        walk.add(columns, formats[links[taker]], sizes, headers[taker])
         position[taker] = walk.byte
     return Side((walk.value,), layout.dtype, (Layer(tuple(walk.blocks), 0, sum(splits)),), tuple(splits), tuple(cells))
 
@@ -74,11 +75,11 @@ def sample_side(layout: PooledLayout[LinkT], rank: int, batch_sizes: Sequence[Se
     links = [layout.link_of(owner, rank) for owner in range(len(layout.columns))]
     for owner, (link, sizes) in enumerate(zip(links, batch_sizes, strict=True)):
         columns, start = layout.columns[owner] * own, walk.byte
-        sites = sites_of(layout, columns, link)
+        formats = row_formats(layout, columns, link)
         if isinstance(layout, ReduceLayout):
             walk.value, walk.blocks = 0, []
-        walk.add(columns, sites, sizes, walk.open(heads_of(columns, sites, sizes)))
-        cells.append(cells_of(columns, sites, sizes))
+        walk.add(columns, formats, sizes, walk.pass_range_headers(range_headers_of(columns, formats, sizes)))
+        cells.append(cells_of(columns, formats, sizes))
         if isinstance(layout, ReduceLayout):
             twin = next((i for i in range(owner) if links[i] == link), None)
             layers.append(Layer(tuple(walk.blocks), start, walk.byte - start, twin))

@@ -11,7 +11,7 @@ import torch
 from torchrec_qcomm.codecs.formats.int8 import Int8
 from torchrec_qcomm.codecs.parts.memory import Scratch, load, store
 from torchrec_qcomm.codecs.parts.noise import Draw
-from torchrec_qcomm.codecs.rows import finite_amax
+from torchrec_qcomm.codecs.parts.row_values import finite_amax
 
 
 @dataclass(frozen=True, slots=True)

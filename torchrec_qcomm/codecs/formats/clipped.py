@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from torchrec_qcomm.codecs.base import CodecSpec
 from torchrec_qcomm.codecs.parts.memory import Scratch
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.ranges import Range
 from torchrec_qcomm.codecs.rows import RowCodec
+from torchrec_qcomm.codecs.spec import CodecSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import check_dim
+from torchrec_qcomm.codecs.checks import check_dim
 from torchrec_qcomm.codecs.parts.memory import Scratch
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.rounding import Rounded, to_floats
-from torchrec_qcomm.codecs.rows import bound_inputs, extremes, finish_bound, spoil
+from torchrec_qcomm.codecs.parts.row_values import bound_inputs, extremes, finish_bound, spoil
 
 
 @dataclass(frozen=True, slots=True)

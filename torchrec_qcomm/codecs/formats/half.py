@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import check_dim
+from torchrec_qcomm.codecs.checks import check_dim
 from torchrec_qcomm.codecs.parts.memory import Scratch, load, store
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.rounding import Rounded, to_bfloats, to_floats
-from torchrec_qcomm.codecs.rows import bound_inputs, extremes, finish_bound, finite_amax, half_range, spoil
+from torchrec_qcomm.codecs.parts.row_values import bound_inputs, extremes, finish_bound, finite_amax, half_range, spoil
 from torchrec_qcomm.errors import CodecError, describe
 
 

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import check_dim
+from torchrec_qcomm.codecs.checks import check_dim
 from torchrec_qcomm.codecs.parts import scales
 from torchrec_qcomm.codecs.parts.memory import Scratch
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.packing import pack, packed_bytes, unpack
 from torchrec_qcomm.codecs.parts.rounding import Rounded, to_integers
-from torchrec_qcomm.codecs.rows import bound_inputs, finish_bound, spoil
+from torchrec_qcomm.codecs.parts.row_values import bound_inputs, finish_bound, spoil
 
 _STEP = 255 / 256  # between levels: few bits, so that steps are exact for scales of 16 bits
 _ROUND = 2.0**23  # added to 0..3 it leaves the rounded integer in the lowest bits

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import check_dim
+from torchrec_qcomm.codecs.checks import check_dim
 from torchrec_qcomm.codecs.parts.memory import Scratch, load, store
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.packing import pack, packed_bytes, unpack
 from torchrec_qcomm.codecs.parts.rounding import Rounded, level_tolerance, to_integers
-from torchrec_qcomm.codecs.rows import bound_inputs, extremes, finish_bound, half_range, spoil
+from torchrec_qcomm.codecs.parts.row_values import bound_inputs, extremes, finish_bound, half_range, spoil
 
 _LIMIT = 2.0**126
 _SMALLEST_SCALE = 2.0**-126

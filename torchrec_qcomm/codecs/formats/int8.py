@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import check_dim
+from torchrec_qcomm.codecs.checks import check_dim
 from torchrec_qcomm.codecs.parts.memory import Scratch, load, store
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.rounding import Rounded, level_tolerance, to_integers
-from torchrec_qcomm.codecs.rows import bound_inputs, extremes, finish_bound, half_range, spoil
+from torchrec_qcomm.codecs.parts.row_values import bound_inputs, extremes, finish_bound, half_range, spoil
 
 _EPSILON = 1e-8  # what FBGEMM adds to the range on a CPU; the reference does too, so that codes are equal
 

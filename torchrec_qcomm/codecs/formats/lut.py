@@ -12,12 +12,14 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import CodecSpec, check_dim, spec_of
+from torchrec_qcomm.codecs.checks import check_dim
 from torchrec_qcomm.codecs.parts import scales
 from torchrec_qcomm.codecs.parts.memory import Scratch
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.packing import pack, packed_bytes, unpack
-from torchrec_qcomm.codecs.rows import RowCodec, bound_inputs, finish_bound, spoil
+from torchrec_qcomm.codecs.parts.row_values import bound_inputs, finish_bound, spoil
+from torchrec_qcomm.codecs.rows import RowCodec
+from torchrec_qcomm.codecs.spec import CodecSpec, spec_of
 from torchrec_qcomm.errors import CodecError, describe
 
 LARGEST_LEVEL = 1024.0

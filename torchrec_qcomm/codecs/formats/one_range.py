@@ -8,13 +8,16 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import Codec, CodecSpec, check_dim
+from torchrec_qcomm.codecs.base import Codec
+from torchrec_qcomm.codecs.checks import check_dim
 from torchrec_qcomm.codecs.parts.memory import Scratch
 from torchrec_qcomm.codecs.parts.noise import Draw, Noise
 from torchrec_qcomm.codecs.parts.packing import pack, packed_bytes, unpack
 from torchrec_qcomm.codecs.parts.ranges import LIMIT, Range
 from torchrec_qcomm.codecs.parts.rounding import Rounded, to_integers
-from torchrec_qcomm.codecs.rows import RowCodec, extremes, finish_bound, half_range, spoil
+from torchrec_qcomm.codecs.parts.row_values import extremes, finish_bound, half_range, spoil
+from torchrec_qcomm.codecs.rows import RowCodec
+from torchrec_qcomm.codecs.spec import CodecSpec
 from torchrec_qcomm.errors import CodecError, describe
 
 _SMALLEST_STEP = 2.0**-126
@@ -42,7 +45,7 @@ class OneRange(Rounded):
     A moving range that follows slowly clips values that grow, as those of a model do at first: with ``ema: 0.99`` for lookups
     the model of docs/convergence.md lost quality that it keeps with 0.9. The 15 levels of ``int4`` both ways ruined it.
 
-    By itself it knows a static range only. A moving one is the sender's, who passes what it is by `head` and `within`.
+    By itself it knows a static range only. A moving one is the sender's, who passes what it is by `range_header` and `within`.
 
     Args:
         rounding: ``nearest`` or ``stochastic``.
@@ -65,11 +68,11 @@ class OneRange(Rounded):
         return packed_bytes(dim, self.bits)
 
     @property
-    def segment_bytes(self) -> int:
+    def range_header_bytes(self) -> int:
         """Step and zero."""
         return 8
 
-    def head(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    def range_header(self, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
         """The range from ``low`` to ``high``, widened to hold zero, as it travels.
 
         Args:
@@ -78,10 +81,10 @@ class OneRange(Rounded):
         Returns:
             ``uint8 [..., 8]``.
         """
-        return heads(low, high, torch.full_like(low, self.levels))
+        return range_headers(low, high, torch.full_like(low, self.levels))
 
-    def within(self, head: torch.Tensor) -> InRange:
-        return InRange(self, head)
+    def within(self, range_header: torch.Tensor) -> InRange:
+        return InRange(self, range_header)
 
     def encode(self, values: torch.Tensor, out: torch.Tensor | None = None, noise: Noise | None = None) -> torch.Tensor:
         return self._static(values.device).encode(values, out, noise)
@@ -96,11 +99,11 @@ class OneRange(Rounded):
 
     def _static(self, device: torch.device) -> InRange:
         if self.range.kind != "static":
-            todo = "Pass it: codec.within(codec.head(low, high))."
+            todo = "Pass it: codec.within(codec.range_header(low, high))."
             wrong = "its range is that of a sender, and moves"
             raise CodecError(describe(f"codec {self.spec}", wrong, got=None, allowed="a range", todo=todo))
         low, high = (torch.tensor(end, dtype=torch.float32, device=device) for end in self.range.numbers)
-        return self.within(self.head(low, high))
+        return self.within(self.range_header(low, high))
 
     def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch, draw: Draw | None) -> None:
         raise AssertionError("only InRange has a range to encode in")
@@ -125,8 +128,8 @@ class Int4OneRange(OneRange):
     bits: ClassVar[int] = 4
 
 
-def heads(low: torch.Tensor, high: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
-    """`OneRange.head` of several codecs at once, by the ``levels`` that each has; all of one shape."""
+def range_headers(low: torch.Tensor, high: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
+    """`OneRange.range_header` of several codecs at once, by the ``levels`` that each has; all of one shape."""
     low, high = low.clamp(-LIMIT, 0.0), high.clamp(0.0, LIMIT)
     step = (high / levels - low / levels).clamp_(min=_SMALLEST_STEP)
     zero = torch.minimum((-low / step).round_(), levels)
@@ -138,14 +141,15 @@ class InRange(RowCodec):
 
     Args:
         codec: without them.
-        head: ``uint8 [..., 8]``, as `OneRange.head` made it; the leading dimensions are broadcast against those of a payload.
+        range_header: ``uint8 [..., 8]``, made by `OneRange.range_header`; its leading dimensions are broadcast against those
+            of a payload.
     """
 
     __slots__ = ("_codec", "_step", "_zero")
 
-    def __init__(self, codec: OneRange, head: torch.Tensor) -> None:
+    def __init__(self, codec: OneRange, range_header: torch.Tensor) -> None:
         self._codec = codec
-        numbers = head.clone(memory_format=torch.contiguous_format).view(torch.float32)
+        numbers = range_header.clone(memory_format=torch.contiguous_format).view(torch.float32)
         self._step, self._zero = numbers[..., :1], numbers[..., 1:]
 
     @property
@@ -156,11 +160,11 @@ class InRange(RowCodec):
         return self._codec.row_bytes(dim, dtype)
 
     @property
-    def segment_bytes(self) -> int:
-        return self._codec.segment_bytes
+    def range_header_bytes(self) -> int:
+        return self._codec.range_header_bytes
 
-    def within(self, head: torch.Tensor) -> Codec:
-        return self._codec.within(head)
+    def within(self, range_header: torch.Tensor) -> Codec:
+        return self._codec.within(range_header)
 
     @property
     def stochastic(self) -> bool:
@@ -171,7 +175,7 @@ class InRange(RowCodec):
         half = 0.5 + 2.0**-10  # of a step, and what rounding may add to it
         return self._step * (-self._zero - half), self._step * (self._codec.levels - self._zero + half)
 
-    def _parts(self, source: torch.Tensor, target: torch.Tensor, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _chunks(self, source: torch.Tensor, target: torch.Tensor, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Cut in the first dimension alone, since ranges may go with the others."""
         if source.numel() == 0:
             return

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import check_dim
+from torchrec_qcomm.codecs.checks import check_dim
 from torchrec_qcomm.codecs.parts import scales
 from torchrec_qcomm.codecs.parts.magnitudes import amax, norm, one_of, upward
 from torchrec_qcomm.codecs.parts.memory import Scratch
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.packing import pack, packed_bytes, unpack
-from torchrec_qcomm.codecs.rows import RowCodec, bound_inputs, finish_bound
+from torchrec_qcomm.codecs.parts.row_values import bound_inputs, finish_bound
+from torchrec_qcomm.codecs.rows import RowCodec
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import Codec, CodecDefaults, check_decode, check_dim, check_float, check_tensor
+from torchrec_qcomm.codecs.base import Codec
+from torchrec_qcomm.codecs.checks import check_decode, check_dim, check_float, check_tensor
+from torchrec_qcomm.codecs.defaults import CodecDefaults
 from torchrec_qcomm.codecs.parts.noise import Noise
 from torchrec_qcomm.errors import CodecError, describe
 
@@ -31,7 +33,7 @@ class NoneCodec(CodecDefaults):
     def check_payload(self, dtype: torch.dtype) -> None:
         check_float(self, dtype)
 
-    def within(self, head: torch.Tensor) -> Codec:
+    def within(self, range_header: torch.Tensor) -> Codec:
         return self
 
     def encode(self, values: torch.Tensor, out: torch.Tensor | None = None, noise: Noise | None = None) -> torch.Tensor:

@@ -8,13 +8,14 @@ from typing import ClassVar
 
 import torch
 
-from torchrec_qcomm.codecs.base import check_dim
+from torchrec_qcomm.codecs.checks import check_dim
 from torchrec_qcomm.codecs.parts import scales
 from torchrec_qcomm.codecs.parts.magnitudes import amax, norm, upward
 from torchrec_qcomm.codecs.parts.memory import Scratch
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.packing import pack_trits, trit_bytes, unpack_trits
-from torchrec_qcomm.codecs.rows import RowCodec, bound_inputs, finish_bound
+from torchrec_qcomm.codecs.parts.row_values import bound_inputs, finish_bound
+from torchrec_qcomm.codecs.rows import RowCodec
 from torchrec_qcomm.errors import CodecError, describe
 
 

@@ -8,7 +8,7 @@ import torch
 
 from torchrec_qcomm.codecs.parts.memory import Scratch
 from torchrec_qcomm.codecs.parts.packing import pack, packed_bytes, unpack
-from torchrec_qcomm.codecs.rows import extremes, spoil
+from torchrec_qcomm.codecs.parts.row_values import extremes, spoil
 from torchrec_qcomm.errors import CodecError, describe
 
 

@@ -16,7 +16,7 @@ from torchrec_qcomm.planner.forecast.parts import DATA_PARALLEL, Part
 from torchrec_qcomm.planner.forecast.peers import LINKS
 from torchrec_qcomm.planner.job import Job, PlannedTable
 from torchrec_qcomm.policy import Direction, Link
-from torchrec_qcomm.wire.sizes import head_bytes, rows_bytes
+from torchrec_qcomm.wire.sizes import range_header_bytes, rows_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,7 @@ class Sizes:
     @property
     def heads(self) -> np.ndarray:
         """``[link]``: bytes that travel once a table."""
-        return np.array([head_bytes(codec, 1) for codec in self.codecs])
+        return np.array([range_header_bytes(codec, 1) for codec in self.codecs])
 
 
 class Sites:

@@ -119,7 +119,7 @@ class WireAwareEstimator(EmbeddingPerfEstimatorConfig):
         summed: bool,
     ) -> float:
         intra, inter = (self._codec(table, direction, link) for link in (Link.INTRA_HOST, Link.INTER_HOST))
-        near, far = (rows * codec.row_bytes(ctx.emb_dim, self._payload) + codec.segment_bytes for codec in (intra, inter))
+        near, far = (rows * codec.row_bytes(ctx.emb_dim, self._payload) + codec.range_header_bytes for codec in (intra, inter))
         rates = ctx.comms_bandwidths
         assert rates is not None
         wire = max((on_host * near + in_pod * far) / rates.intra_host_bw, beyond * far / rates.inter_host_bw)

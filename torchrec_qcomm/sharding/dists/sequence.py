@@ -10,9 +10,10 @@ from torchrec.distributed.embedding_sharding import BaseEmbeddingDist
 from torchrec.distributed.sharding.sequence_sharding import SequenceShardingContext
 from torchrec.distributed.types import Awaitable
 
-from torchrec_qcomm.collectives import Plan, from_wire, to_wire
+from torchrec_qcomm.collectives import ExchangeLayout, from_wire, to_wire
 from torchrec_qcomm.errors import WireError, describe
-from torchrec_qcomm.sharding.dists.hop import ExchangeAwaitable, Hop
+from torchrec_qcomm.sharding.dists.awaitable import ExchangeAwaitable
+from torchrec_qcomm.sharding.dists.hop import Hop
 from torchrec_qcomm.wire import Pieces, sequence, variable
 
 Counts = Sequence[Sequence[int]]
@@ -49,18 +50,20 @@ class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torc
             raise WireError(describe("sequence exchange", "unknown how many ids there are", got=got, allowed="a full context"))
         hop, dim = self._hop, local_embs.size(1)
         sent, received = self._sent(sharding_ctx), self._received(sharding_ctx)
-        lookup_out, lookup_there = sequence.owner_side(hop.forward_layout, hop.me, sent)
-        values_in, values_there = sequence.sample_side(hop.forward_layout, hop.me, received)
-        gradient_out, values_back = sequence.sample_side(hop.backward_layout, hop.me, received)
-        lookup_gradient_in, lookup_back = sequence.owner_side(hop.backward_layout, hop.me, sent)
-        plan = Plan(lookup_out, values_in, gradient_out, lookup_gradient_in)
-        started = hop.start(to_wire(local_embs, lookup_there, lookup_back).reshape(-1), plan)
+        forward, backward, _ = hop.layouts()
+        lookup_out, lookup_there = sequence.owner_side(forward, hop.me, sent)
+        values_in, values_there = sequence.sample_side(forward, hop.me, received)
+        gradient_out, values_back = sequence.sample_side(backward, hop.me, received)
+        lookup_gradient_in, lookup_back = sequence.owner_side(backward, hop.me, sent)
+        layout = ExchangeLayout(lookup_out, values_in, gradient_out, lookup_gradient_in)
+        started = hop.start(to_wire(local_embs, lookup_there, lookup_back).reshape(-1), layout)
         ordered = _InOrder(started, dim, values_there, values_back)
         return SequenceEmbeddingsAwaitable(ordered, sharding_ctx.unbucketize_permute_tensor, dim)
 
     def _sent(self, context: SequenceShardingContext) -> Counts:
         """For each rank of the group, the ids of each of my columns."""
-        world, features = self._hop.group.size(), len(self._hop.forward_layout.columns[self._hop.me])
+        settings, me = self._hop.settings, self._hop.me
+        world, features = settings.group.size(), len(settings.columns[me])
         lengths = context.lengths_after_input_dist
         sizes = list(context.batch_size_per_rank) or [lengths.size(1) // world] * world
         by_rank = [part.sum(dim=1) for part in lengths.view(features, -1).split(sizes, dim=1)] if features else []
@@ -72,7 +75,7 @@ class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torc
         features = context.features_before_input_dist
         per_feature = features.length_per_key()
         if context.unbucketize_permute_tensor is None:
-            counts: Counts = variable.by_owner(self._hop.forward_layout, per_feature, "number of ids")
+            counts: Counts = variable.by_owner(self._hop.layouts().forward, per_feature, "number of ids")
         else:
             counts = self._by_bucket(per_feature, context)
         return self._checked(counts, context.input_splits, "ids sent to each rank")
@@ -80,7 +83,7 @@ class QCommSequenceEmbeddingDist(BaseEmbeddingDist[SequenceShardingContext, torc
     def _by_bucket(self, per_feature: Sequence[int], context: SequenceShardingContext) -> Counts:
         """Row-wise, every owner has every feature, and TorchRec keeps only where each id has gone among all that were sent."""
         places, device = context.unbucketize_permute_tensor, context.unbucketize_permute_tensor.device
-        world, count = self._hop.group.size(), len(per_feature)
+        world, count = self._hop.settings.group.size(), len(per_feature)
         bounds = torch.tensor(context.input_splits, device=device).cumsum(0)
         owner = torch.searchsorted(bounds, places.to(bounds.dtype), right=True)
         sizes = torch.tensor(per_feature, device=device)

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torchrec.distributed.types import ParameterSharding, ShardingEnv
 
+from torchrec_qcomm.collectives import Observers
+from torchrec_qcomm.sharding.dists.settings import CollectionSettings
+from torchrec_qcomm.sharding.modules.options import SharderOptions
 from torchrec_qcomm.sharding.plan import TableConfig
+from torchrec_qcomm.sharding.precision import Precision, table_codecs
 from torchrec_qcomm.sharding.start_up.agreement import agree
 from torchrec_qcomm.sharding.start_up.checks import check_plan
 from torchrec_qcomm.sharding.start_up.hosts import exchange_group
 from torchrec_qcomm.sharding.start_up.record import common_record
-from torchrec_qcomm.sharding.table_codecs import site_codecs
-from torchrec_qcomm.sharding.traffic import Meters
 from torchrec_qcomm.state.exchange import ExchangeState
-
-if TYPE_CHECKING:
-    from torchrec_qcomm.sharding.modules.sharder import QCommSharder
 
 
 class QCommCollection:
-    """Mixed into a sharded collection of TorchRec, whose constructor's arguments it takes, with ``qcomm``: the sharder.
+    """Mixed into a sharded collection of TorchRec, whose constructor's arguments it takes, with ``qcomm``: what its
+    sharder tells it.
 
     Attributes:
         quantized: TorchRec's sharding types, and the classes that shard so with the exchange quantized.
-        qcomm_meters: what counts the exchanges of this module.
+        qcomm_observers: told of the exchanges of this module.
         qcomm_state: what they remember.
     """
 
@@ -39,7 +39,7 @@ class QCommCollection:
         table_name_to_parameter_sharding: dict[str, ParameterSharding],
         env: ShardingEnv,
         *,
-        qcomm: QCommSharder,
+        qcomm: SharderOptions,
         module_fqn: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -49,14 +49,15 @@ class QCommCollection:
 
         def record() -> dict[str, Any]:
             check_plan(configs, plan, kwargs.get("device"), self.quantized)
-            self._qcomm_sites = site_codecs(configs, plan, qcomm.policy, qcomm.devices_per_host, qcomm.codec_factory)
-            common = common_record(self._qcomm_sites, configs, plan, kwargs)
+            codecs = table_codecs(configs, plan, qcomm.policy, qcomm.devices_per_host, qcomm.codec_factory)
+            self._qcomm_precision = Precision(codecs)
+            common = common_record(codecs, configs, plan, kwargs)
             return common | {"seed": qcomm.seed} | self._own_record(qcomm, env)
 
         agree(exchange_group(env), module_fqn or "", qcomm.agreement_timeout, record)
         self._qcomm, self._qcomm_rules_checked = qcomm, False
         name = f"{module_fqn or ''}/{'/'.join(config.name for config in configs)}"
-        self.qcomm_meters, self.qcomm_state = Meters(), ExchangeState(qcomm.seed, name)
+        self.qcomm_observers, self.qcomm_state = Observers(), ExchangeState(qcomm.seed, name)
         super().__init__(module, plan, env, module_fqn=module_fqn, **kwargs)  # type: ignore[call-arg]
 
     @staticmethod
@@ -64,18 +65,13 @@ class QCommCollection:
         """The tables of an unsharded module."""
         raise NotImplementedError
 
-    def _own_record(self, qcomm: QCommSharder, env: ShardingEnv) -> dict[str, Any]:
+    def _own_record(self, qcomm: SharderOptions, env: ShardingEnv) -> dict[str, Any]:
         """What else ranks must have in common for a collection of this kind; told before TorchRec's constructor runs."""
         return {}
 
     def _quantized_sharding(self, sharding_class: type, *args: Any, **kwargs: Any) -> Any:
-        return sharding_class(
-            *args,
-            sites=self._qcomm_sites,
-            meters=self.qcomm_meters,
-            state=self.qcomm_state,
-            **kwargs,
-        )
+        shared = CollectionSettings(self._qcomm_precision, self.qcomm_observers, self.qcomm_state)
+        return sharding_class(*args, qcomm=shared, **kwargs)
 
     @torch.compiler.disable(recursive=False)
     def input_dist(self, ctx: Any, features: Any) -> Any:

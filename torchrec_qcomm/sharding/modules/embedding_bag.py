@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -19,6 +20,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec_qcomm.errors import ShardingError, describe
 from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.sharding.modules.collection import QCommCollection
+from torchrec_qcomm.sharding.modules.options import SharderOptions
 from torchrec_qcomm.sharding.modules.sharder import QCommSharder
 from torchrec_qcomm.sharding.plan import TableConfig
 from torchrec_qcomm.sharding.shardings import (
@@ -57,7 +59,7 @@ class QCommShardedEmbeddingBagCollection(QCommCollection, ShardedEmbeddingBagCol
             kwargs.pop("permute_embeddings", None)  # only columns get out of order; the others do not know the argument
         return self._quantized_sharding(sharding_class, sharding_infos, env, device, **kwargs)
 
-    def _own_record(self, qcomm: Any, env: ShardingEnv) -> dict[str, Any]:
+    def _own_record(self, qcomm: SharderOptions, env: ShardingEnv) -> dict[str, Any]:
         hierarchical = qcomm.hierarchical_row_wise
         self._qcomm_summing_ranks = summing_ranks(qcomm.devices_per_host, env) if hierarchical else 1
         return {"hierarchical_row_wise": hierarchical, "ranks of a host that sum first": self._qcomm_summing_ranks}
@@ -106,6 +108,9 @@ class QCommEmbeddingBagCollectionSharder(QCommSharder, EmbeddingBagCollectionSha
     def sharded_module_type(self) -> type[QCommShardedEmbeddingBagCollection]:
         """What `shard` returns."""
         return QCommShardedEmbeddingBagCollection
+
+    def _options(self) -> SharderOptions:
+        return replace(super()._options(), hierarchical_row_wise=self.hierarchical_row_wise)
 
     def _module_arguments(self) -> dict[str, Any]:
         return {"sharded_module_order_overwrite": self._sharded_module_order_overwrite}

@@ -14,7 +14,8 @@ from torchrec_qcomm import codecs
 from torchrec_qcomm.errors import PolicyError, ShardingError, describe
 from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.sharding.modules.collection import QCommCollection
-from torchrec_qcomm.sharding.table_codecs import CodecFactory
+from torchrec_qcomm.sharding.modules.options import SharderOptions
+from torchrec_qcomm.sharding.precision import CodecFactory
 from torchrec_qcomm.sharding.versions import warn_if_untested
 
 logger = logging.getLogger(__name__)
@@ -32,8 +33,8 @@ class QCommSharder:
         seed: of the random streams of stochastic rounding; the same on all ranks.
         sharded_tables: the tables sharded so far, to which this sharder adds its own. A rule whose glob matches none of them is
             an error, so sharders that share a policy share the set, too.
-        qcomm_codecs_registry: must be empty; TorchRec's own codecs would quantize a second time.
-        torchrec: what TorchRec's sharder takes: ``fused_params`` and others.
+        torchrec: what TorchRec's sharder takes: ``fused_params`` and others. A ``qcomm_codecs_registry`` must be empty, since
+            TorchRec's own codecs would quantize a second time.
 
     Raises:
         ShardingError: a ``qcomm_codecs_registry`` is given, or another argument or ``LOCAL_WORLD_SIZE`` makes no sense.
@@ -48,10 +49,9 @@ class QCommSharder:
         agreement_timeout: timedelta = timedelta(minutes=5),
         seed: int = 0,
         sharded_tables: set[str] | None = None,
-        qcomm_codecs_registry: dict[str, Any] | None = None,
         **torchrec: Any,
     ) -> None:
-        if qcomm_codecs_registry:
+        if qcomm_codecs_registry := torchrec.pop("qcomm_codecs_registry", None):
             raise ShardingError(
                 describe(
                     "qcomm_codecs_registry",
@@ -111,7 +111,7 @@ class QCommSharder:
             module,
             params,
             env,
-            qcomm=self,
+            qcomm=self._options(),
             fused_params=self.fused_params,  # type: ignore[attr-defined]
             device=device,
             module_fqn=module_fqn,
@@ -122,6 +122,11 @@ class QCommSharder:
     def sharded_module_type(self) -> type[QCommCollection]:
         """What `shard` returns."""
         raise NotImplementedError
+
+    def _options(self) -> SharderOptions:
+        return SharderOptions(
+            self.policy, self.devices_per_host, self.codec_factory, self.agreement_timeout, self.seed, self.check_rules
+        )
 
     def _module_arguments(self) -> dict[str, Any]:
         """What TorchRec's sharder hands on to its module besides."""

@@ -11,15 +11,15 @@ from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.types import ParameterSharding, ShardingType
 
 from torchrec_qcomm.sharding.plan import ModulePlan, TableConfig
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
+from torchrec_qcomm.sharding.precision import TableCodecs
 from torchrec_qcomm.sharding.versions import torchrec_version
 from torchrec_qcomm.version import __version__
 
 
 def common_record(
-    sites: SiteCodecs, configs: Sequence[TableConfig], params: ModulePlan, kwargs: dict[str, Any]
+    codecs: TableCodecs, configs: Sequence[TableConfig], params: ModulePlan, kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """All that must be equal on all ranks for their byte plans to fit."""
+    """All that must be equal on all ranks for their layouts to fit."""
 
     def shape(config: TableConfig) -> dict[str, Any]:
         return {"rows": config.num_embeddings, "dim": config.embedding_dim, "features": list(config.feature_names)}
@@ -27,13 +27,13 @@ def common_record(
     return {
         "torchrec_qcomm version": __version__,
         "torchrec version": torchrec_version(),
-        "devices_per_host": sites.devices_per_host,
+        "devices_per_host": codecs.devices_per_host,
         "ranks of a host in TorchRec (LOCAL_WORLD_SIZE)": _host_group_size(params),
         "output_dtype": str((kwargs.get("fused_params") or {}).get("output_dtype")),
         "tables": {config.name: shape(config) for config in configs},
         "order of the tables": [config.name for config in configs],
         "order of the sharding types": kwargs.get("sharded_module_order_overwrite"),
-        "policy": sites.policy.to_dict(),
+        "policy": codecs.policy.to_dict(),
         "plan": {config.name: _placement(params[config.name]) for config in configs},
     }
 
