@@ -30,7 +30,7 @@ def shared(like: dict[str, Any], low: float, high: float) -> Any:
     """A codec whose rows share the range from ``low`` to ``high``."""
     codec = codecs.get(like)
     assert isinstance(codec, OneRange)
-    return codec.within(codec.head(torch.tensor(low), torch.tensor(high)))
+    return codec.within(codec.range_header(torch.tensor(low), torch.tensor(high)))
 
 
 @pytest.mark.parametrize("like", PERCENTILE, ids=lambda like: str(codecs.spec(like)))
@@ -107,7 +107,7 @@ def test_every_column_has_the_range_of_its_table() -> None:
     assert isinstance(codec, OneRange)
     x = gaussian(9000, 3, 64) * torch.tensor([1.0, 100.0, 1e-3]).view(3, 1)
     ends = x.abs().amax(dim=(0, 2))
-    heads = codec.head(-ends, ends)
+    heads = codec.range_header(-ends, ends)
     assert heads.shape == (3, 8)
     together = codec.within(heads)
     decoded = together.decode(together.encode(x, noise=NOISE), 64)
@@ -138,8 +138,8 @@ def test_golden_head() -> None:
     """FP32, little-endian: step 1.0 is 0x3f800000, zero level 127.0 is 0x42fe0000."""
     codec = codecs.get({"codec": "int8", "range": {"static": [-127, 127]}})
     assert isinstance(codec, OneRange)
-    assert codec.segment_bytes == 8
-    head = codec.head(torch.tensor(-127.0), torch.tensor(127.0))
+    assert codec.range_header_bytes == 8
+    head = codec.range_header(torch.tensor(-127.0), torch.tensor(127.0))
     assert bytes(head.tolist()).hex(" ") == "00 00 80 3f 00 00 fe 42"
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.collectives import Segments, pack, unpack
+from torchrec_qcomm.collectives import RangedBlocks, pack, unpack
 from torchrec_qcomm.errors import WireError
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Side, variable
 
@@ -112,10 +112,12 @@ RANGED = {
 ENDS = {"a": (-1.0, 2.0), "b": (-9.0, 9.0)}
 
 
-def told(segments: Segments) -> list[torch.Tensor]:
+def told(ranged: RangedBlocks) -> list[torch.Tensor]:
     """The heads of `ENDS`."""
-    ends = [[ENDS[table] for table in block.tables] for block, _ in segments]
-    return [block.codec.head(*torch.tensor(columns).unbind(1)) for (block, _), columns in zip(segments, ends, strict=True)]
+    ends = [[ENDS[table] for table in block.tables] for block, _ in ranged]
+    return [
+        block.codec.range_header(*torch.tensor(columns).unbind(1)) for (block, _), columns in zip(ranged, ends, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("flat", [False, True])
@@ -132,13 +134,13 @@ def test_ranges_travel_with_the_rows(kind: type[PooledLayout], flat: bool) -> No
         side = plan.owner_side(0, (3, 2))
         widths = [(column.table, column.dim) for column in columns[0]]
     values = torch.randn(side.shape, generator=torch.Generator().manual_seed(1))
-    back = unpack(pack(values, side, heads_of=told), side)
+    back = unpack(pack(values, side, range_headers_of=told), side)
     for (table, width), got, want in zip(
         widths, back.split([w for _, w in widths], -1), values.split([w for _, w in widths], -1), strict=True
     ):
         codec = codecs.get(RANGED[table])
         if table in ENDS:
-            codec = codec.within(codec.head(*(torch.tensor(end) for end in ENDS[table])))
+            codec = codec.within(codec.range_header(*(torch.tensor(end) for end in ENDS[table])))
         dim = {"a": 6, "b": 6, "c": 5}[table]
         limit = codec.error_bound(want.reshape(-1, dim)).view(want.shape)
         assert ((got - want).abs() <= limit).all(), table
@@ -150,7 +152,7 @@ def test_heads_are_asked_for_once_and_never_made_up() -> None:
         [[Column("a", 6)]] * 2, lambda table, link: codecs.get(RANGED[table]), lambda a, b: b, torch.float32
     ).owner_side(0, (3, 2))
     asked = []
-    pack(torch.zeros(side.shape), side, heads_of=lambda segments: asked.append(len(segments)) or told(segments))
+    pack(torch.zeros(side.shape), side, range_headers_of=lambda ranged: asked.append(len(ranged)) or told(ranged))
     assert asked == [2]
     with pytest.raises(WireError, match=r"codec int8\(range=ema 0.9\) needs the range of each table"):
         pack(torch.zeros(side.shape), side)
@@ -167,10 +169,10 @@ def test_tables_of_one_codec_have_a_range_each(tables: str, end: int) -> None:
     drawn = torch.rand(side.shape, generator=torch.Generator().manual_seed(2)) * 2 - 1
     columns = torch.tensor([scale[t] for t in tables * (end + 1)]).repeat_interleave(6)
 
-    def heads(segments: Segments) -> list[torch.Tensor]:
-        assert [block.tables for block, _ in segments] == [tuple(tables)] * 2
-        ends = [torch.tensor([scale[t] for t in block.tables]) for block, _ in segments]
-        return [codec.head(-each, each) for each in ends]  # type: ignore[attr-defined]
+    def range_headers(ranged: RangedBlocks) -> list[torch.Tensor]:
+        assert [block.tables for block, _ in ranged] == [tuple(tables)] * 2
+        ends = [torch.tensor([scale[t] for t in block.tables]) for block, _ in ranged]
+        return [codec.range_header(-each, each) for each in ends]  # type: ignore[attr-defined]
 
-    back = unpack(pack(drawn * columns, side, heads_of=heads), side)
+    back = unpack(pack(drawn * columns, side, range_headers_of=heads), side)
     assert ((back - drawn * columns).abs() / columns <= 0.51 / 127).all()

@@ -79,10 +79,10 @@ class Spoiled:
         return self._none.row_bytes(dim, dtype)
 
     @property
-    def segment_bytes(self) -> int:
+    def range_header_bytes(self) -> int:
         return 0
 
-    def within(self, head: torch.Tensor) -> Codec:
+    def within(self, range_header: torch.Tensor) -> Codec:
         return self
 
     @property

@@ -14,7 +14,8 @@ from tests.coverage.cases import HOSTS, WORLD, Case, plan_of
 from tests.sharding.models import LOCAL, ROWS_DEALT_OUT, TableSpec, collection, upstream
 from tests.sharding.sequences import sequence_collection
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs.base import Codec, CodecSpec
+from torchrec_qcomm.codecs.base import Codec
+from torchrec_qcomm.codecs.spec import CodecSpec
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.policy.sites import link_between
 

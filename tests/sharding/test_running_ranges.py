@@ -29,7 +29,7 @@ def told(ranges: RunningRanges, rows: torch.Tensor, training: bool = True) -> to
     """Step and zero level for vectors ``[rows, dim]`` of the first table."""
     (table, codec), dim = ranges.sites[0], rows.shape[1]
     block = Block(codec, dim, rows.shape[0], (0,), dim, 8, codec.row_bytes(dim), (table,), (0,))
-    (head,) = ranges.heads([(block, rows.unsqueeze(1))], training)
+    (head,) = ranges.range_headers([(block, rows.unsqueeze(1))], training)
     return head.view(torch.float32)
 
 

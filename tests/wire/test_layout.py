@@ -54,7 +54,7 @@ def covered(side: Side) -> tuple[torch.Tensor, torch.Tensor]:
     values, buffer = torch.zeros(side.shape, dtype=torch.int32), torch.zeros(side.nbytes, dtype=torch.int32)
     flat = values.view(-1)
     blocks = [block for layer in side.layers for block in layer.blocks]
-    for head in {head for block in blocks for head in block.heads}:
+    for head in {head for block in blocks for head in block.range_headers}:
         buffer[head : head + 8] += 1
     for block in (block for layer in side.layers for block in layer.blocks):
         row_bytes = block.codec.row_bytes(block.dim, side.dtype)
@@ -147,7 +147,7 @@ def test_heads_stand_once_before_the_rows_of_a_share() -> None:
     specs = {(t, link): SHARED8 if t == "a" else "fp16" for t in "abcd" for link in (0, 1)}
     side = layout(owned, specs).owner_side(0, (2, 3))
     assert side.splits == (8 + 2 * (4 + 4 + 6), 8 + 3 * (4 + 4 + 6))
-    assert [(b.byte_offset, b.heads, b.tables) for b in side.layers[0].blocks] == [
+    assert [(b.byte_offset, b.range_headers, b.tables) for b in side.layers[0].blocks] == [
         (8, (0, 0), ("a", "a")),
         (16, (), ()),
         (36 + 8, (36, 36), ("a", "a")),
