@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.codecs.cases import (
+from tests.codecs.checks.cases import (
     ALL,
     CASES,
     DIMS,

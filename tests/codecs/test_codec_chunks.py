@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.codecs.cases import CASES, case_id, gaussian
+from tests.codecs.checks.cases import CASES, case_id, gaussian
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import CodecLike, rows
 

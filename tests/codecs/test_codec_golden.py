@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.codecs import family_signs, family_tables, family_uniform
-from tests.codecs.cases import NOISE
+from tests.codecs.by_hand import signs, tables, uniform
+from tests.codecs.checks.cases import NOISE
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import CodecLike
 
@@ -47,9 +47,9 @@ GOLDEN: list[tuple[CodecLike, list[float], str]] = [
     # -(1 + 2**-8) is rounded down to -(1 + 2**-7) = 0xBF81. (1.984375 + 1.0078125) / 15 = 0.199479 = 0x3E4C4444, up to 0x3E4D =
     # 0.200195. The first value is 2**-8 / 0.2 = 0.02 steps above the minimum: 0; the second 14.95: 15
     ("int4", [-(1 + 2.0**-8), 1.984375], "f0  4d 3e  81 bf"),
-    *family_tables.GOLDEN,
-    *family_uniform.GOLDEN,
-    *family_signs.GOLDEN,
+    *tables.GOLDEN,
+    *uniform.GOLDEN,
+    *signs.GOLDEN,
 ]
 
 
@@ -80,9 +80,9 @@ def test_a_faulty_row_has_scale_byte_255(name: str) -> None:
         ("fp8_e5m2", [129, 21, 2]),
         ("int8", [136, 28, 9]),
         ("int4", [68, 14, 5]),
-        *family_tables.ROW_BYTES.items(),
-        *family_uniform.ROW_BYTES.items(),
-        *family_signs.ROW_BYTES.items(),
+        *tables.ROW_BYTES.items(),
+        *uniform.ROW_BYTES.items(),
+        *signs.ROW_BYTES.items(),
     ],
 )
 def test_row_bytes(name: str, expected: list[int]) -> None:

@@ -8,17 +8,17 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.codecs import family_signs, family_tables, family_uniform
-from tests.codecs.cases import NOISE, gaussian
+from tests.codecs.by_hand import signs, tables, uniform
+from tests.codecs.checks.cases import NOISE, gaussian
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.parts.memory import Scratch
 from torchrec_qcomm.codecs.parts.noise import Draw
 
 # Those of stochastic codecs take the noise as well: a number in [0, 1) for each value.
 ORACLES: dict[str, Callable[..., bytes]] = {
-    **family_uniform.ORACLES,
-    **family_tables.ORACLES,
-    **family_signs.ORACLES,
+    **uniform.ORACLES,
+    **tables.ORACLES,
+    **signs.ORACLES,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.codecs.cases import BIASED, FLT_MAX, NOISE, gaussian
+from tests.codecs.checks.cases import BIASED, FLT_MAX, NOISE, gaussian
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import Codec
 

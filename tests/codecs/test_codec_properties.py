@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.codecs.cases import ALL, DTYPES, RANGED, as_dtype, case_id, check_contract, takes
+from tests.codecs.checks.cases import ALL, DTYPES, RANGED, as_dtype, case_id, check_contract, takes
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import CodecLike
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from tests.codecs.cases import FLT_MAX, check_contract, gaussian
+from tests.codecs.checks.cases import FLT_MAX, check_contract, gaussian
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.formats.lut import Lut2, Lut4
 from torchrec_qcomm.errors import CodecError

@@ -7,9 +7,9 @@ import torch
 from fbgemm_gpu.quantize_utils import fp32_to_mx4, mx4_to_fp32
 from fbgemm_gpu.triton.common import RoundingMode
 
-from tests.codecs.cases import FLT_MAX, NOISE, check_contract, gaussian
-from tests.codecs.family_tables import E2M1, E4M3, mx, packed
-from tests.codecs.unbiased import check_unbiased
+from tests.codecs.by_hand.tables import E2M1, E4M3, mx, packed
+from tests.codecs.checks.cases import FLT_MAX, NOISE, check_contract, gaussian
+from tests.codecs.checks.unbiased import check_unbiased
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.parts.memory import Scratch
 from torchrec_qcomm.codecs.parts.noise import Draw

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.codecs.cases import DIMS, DTYPES, NOISE, as_dtype, check_contract, finite_classes, gaussian, spoilt
-from tests.codecs.unbiased import check_unbiased
+from tests.codecs.checks.cases import DIMS, DTYPES, NOISE, as_dtype, check_contract, finite_classes, gaussian, spoilt
+from tests.codecs.checks.unbiased import check_unbiased
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.formats.one_range import OneRange
 from torchrec_qcomm.errors import CodecError

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from tests.codecs import family_signs
-from tests.codecs.cases import NOISE, gaussian
-from tests.codecs.unbiased import check_unbiased
+from tests.codecs.by_hand import signs
+from tests.codecs.checks.cases import NOISE, gaussian
+from tests.codecs.checks.unbiased import check_unbiased
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import CodecLike, CodecSpec
 from torchrec_qcomm.codecs.parts.memory import Scratch
@@ -202,7 +202,7 @@ def test_bytes_of_all_widths_equal_the_oracle(like: CodecLike, dim: int) -> None
     data = codecs.get(like).encode(values, noise=NOISE)
     noise = Draw(NOISE, values.device).uniform(tuple(values.shape), Scratch(values.device))
     for row, uniforms, found in zip(values.tolist(), noise.tolist(), data.tolist(), strict=True):
-        assert bytes(found) == family_signs.ORACLES[like["codec"]](row, uniforms, **params)
+        assert bytes(found) == signs.ORACLES[like["codec"]](row, uniforms, **params)
 
 
 def test_short_names() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.codecs.cases import FLT_MAX, NOISE, ROUNDED, gaussian
-from tests.codecs.family_uniform import ORACLES
-from tests.codecs.unbiased import check_unbiased
+from tests.codecs.by_hand.uniform import ORACLES
+from tests.codecs.checks.cases import FLT_MAX, NOISE, ROUNDED, gaussian
+from tests.codecs.checks.unbiased import check_unbiased
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import Codec
 from torchrec_qcomm.codecs.parts.memory import Scratch

@@ -12,10 +12,10 @@ from torchrec.distributed.types import ParameterSharding
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.sharding.models import LOCAL, TableSpec, batch, placed
-from tests.sharding.sequences import sequence_plan
+from tests.sharding.scenarios.sequences import sequence_plan
+from tests.sharding.scenarios.tables import LOCAL, TableSpec, batch, placed
+from tests.sharding.scenarios.variable_batch import ragged
 from tests.sharding.test_quantized import MIXED
-from tests.sharding.variable import ragged
 from torchrec_qcomm.policy import Policy, Rule
 
 WORLD = 4

@@ -25,9 +25,9 @@ from torchrec.distributed.types import NoWait
 from tests.convergence.faults import factory
 from tests.coverage.cases import CASES, CODECS, NATIVE, Case, plan_of
 from tests.coverage.reference import LEARNING_RATE, Bounds, reference
-from tests.sharding.models import TableSpec, collection, local_weights
-from tests.sharding.scenarios import CPU, _in_feature_order, _over, shard
-from tests.sharding.sequences import flat, shard_sequences
+from tests.sharding.scenarios.pooled_collections import CPU, _in_feature_order, _over, shard
+from tests.sharding.scenarios.sequences import flat, shard_sequences
+from tests.sharding.scenarios.tables import TableSpec, collection, local_weights
 from torchrec_qcomm.errors import ShardingError
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, QCommEmbeddingCollectionSharder
 

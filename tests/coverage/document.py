@@ -10,7 +10,7 @@ from textwrap import fill
 
 from tests.coverage.cases import CASES, CODECS, SHARDINGS, WORLD, Cell
 from tests.coverage.judge import ONE_PRECISION, Result, Results
-from tests.sharding.models import LOCAL
+from tests.sharding.scenarios.tables import LOCAL
 
 COLLECTIONS = {"ebc": "EmbeddingBagCollection", "ec": "EmbeddingCollection"}
 PACKAGES = ("torch", "torchrec", "fbgemm-gpu-cpu", "torchrec-qcomm")

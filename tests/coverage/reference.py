@@ -11,8 +11,8 @@ from torch.nn import functional
 from torchrec.modules.embedding_configs import PoolingType
 
 from tests.coverage.cases import HOSTS, WORLD, Case, plan_of
-from tests.sharding.models import LOCAL, ROWS_DEALT_OUT, TableSpec, collection, upstream
-from tests.sharding.sequences import sequence_collection
+from tests.sharding.scenarios.sequences import sequence_collection
+from tests.sharding.scenarios.tables import LOCAL, ROWS_DEALT_OUT, TableSpec, collection, upstream
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.base import Codec
 from torchrec_qcomm.codecs.spec import CodecSpec

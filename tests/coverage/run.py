@@ -24,7 +24,7 @@ from tests.coverage.cells import Answer, measure  # noqa: E402
 from tests.coverage.document import document  # noqa: E402
 from tests.coverage.judge import Result, faults, result, unmeasured  # noqa: E402
 from tests.ranks import RankPool  # noqa: E402
-from tests.sharding.models import LOCAL  # noqa: E402
+from tests.sharding.scenarios.tables import LOCAL  # noqa: E402
 
 PATIENCE = 15.0
 """Seconds that a collective waits for ranks which failed before it."""

@@ -18,7 +18,7 @@ from tests.coverage.cells import measure
 from tests.coverage.document import COLLECTIONS, document
 from tests.coverage.judge import Result, faults, result, unmeasured, wanted
 from tests.ranks import RankPool
-from tests.sharding.models import LOCAL
+from tests.sharding.scenarios.tables import LOCAL
 
 PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
 

@@ -12,10 +12,10 @@ from torchrec.modules.embedding_configs import DataType
 
 import torchrec_qcomm as qc
 from tests.planner.predicting import Spy
-from tests.sharding.entries import world_env
-from tests.sharding.models import SGD, TableSpec, batch, collection
-from tests.sharding.scenarios import CPU
-from tests.sharding.sequences import flat, sequence_collection
+from tests.sharding.scenarios.entry_points import world_env
+from tests.sharding.scenarios.pooled_collections import CPU
+from tests.sharding.scenarios.sequences import flat, sequence_collection
+from tests.sharding.scenarios.tables import SGD, TableSpec, batch, collection
 from torchrec_qcomm.planner.job import Job
 from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.sharding import (

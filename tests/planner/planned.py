@@ -9,8 +9,8 @@ from torch.distributed._shard.sharding_spec import EnumerableShardingSpec
 from torchrec.distributed.planner.types import ShardingOption
 from torchrec.distributed.types import ParameterSharding
 
-from tests.sharding.models import SGD, TableSpec, batch, collection
-from tests.sharding.scenarios import shard, step
+from tests.sharding.scenarios.pooled_collections import shard, step
+from tests.sharding.scenarios.tables import SGD, TableSpec, batch, collection
 from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, measure_traffic
 

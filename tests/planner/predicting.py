@@ -15,11 +15,11 @@ from torchrec.distributed.model_parallel import DMPCollection
 from torchrec.distributed.types import DMPCollectionContext, ShardingPlan
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.sharding.entries import strided, world_env
-from tests.sharding.models import LOCAL, SGD, TableSpec, batch, collection, placed
-from tests.sharding.scenarios import CPU
-from tests.sharding.sequences import SEQUENCES, flat, sequence_collection, sequence_plan
-from tests.sharding.variable import ragged
+from tests.sharding.scenarios.entry_points import strided, world_env
+from tests.sharding.scenarios.pooled_collections import CPU
+from tests.sharding.scenarios.sequences import SEQUENCES, flat, sequence_collection, sequence_plan
+from tests.sharding.scenarios.tables import LOCAL, SGD, TableSpec, batch, collection, placed
+from tests.sharding.scenarios.variable_batch import ragged
 from torchrec_qcomm import codecs
 from torchrec_qcomm.planner.job import Job, Machines, Replicas
 from torchrec_qcomm.planner.sources.from_plan import job_of_plan

@@ -13,7 +13,7 @@ from torchrec.distributed.types import ShardingType
 import torchrec_qcomm as qc
 from tests.planner.planned import placed_options, sent
 from tests.ranks import RankPool
-from tests.sharding.models import TableSpec
+from tests.sharding.scenarios.tables import TableSpec
 from torchrec_qcomm.planner import (
     ListedTable,
     WireAwareEstimator,

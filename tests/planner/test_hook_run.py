@@ -7,7 +7,7 @@ import pytest
 
 from tests.planner.hook_run import Run, planned_and_run
 from tests.ranks import RankPool
-from tests.sharding.models import TableSpec
+from tests.sharding.scenarios.tables import TableSpec
 from torchrec_qcomm.planner.forecast.counts import count_batches
 from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.policy import Policy, Rule, Where

@@ -7,7 +7,7 @@ import pytest
 
 from tests.planner.predicting import EVERY_KIND, ODD, RANGES, WORLD, Scene, measured, odd_dims, reduced_in_steps
 from tests.ranks import RankPool
-from tests.sharding.models import LOCAL
+from tests.sharding.scenarios.tables import LOCAL
 from torchrec_qcomm.planner.forecast.counts import count_batches
 from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import Job, Machines, PlannedTable, Reach

@@ -8,9 +8,9 @@ import pytest
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 
 from tests.ranks import RankPool
-from tests.sharding.checkpoint import there_and_back, unequal_columns
-from tests.sharding.dlrm import Setting, plan_of
-from tests.sharding.models import LOCAL
+from tests.sharding.scenarios.checkpoints import there_and_back, unequal_columns
+from tests.sharding.scenarios.dlrm import Setting, plan_of
+from tests.sharding.scenarios.tables import LOCAL
 from torchrec_qcomm.policy import Policy
 
 ROWWISE = {"optimizer": EmbOptimType.EXACT_ROWWISE_ADAGRAD, "learning_rate": 0.1}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 
 from tests.ranks import RankPool
-from tests.sharding.compiled import beside_eager
-from tests.sharding.dlrm import Setting, plan_of
+from tests.sharding.scenarios.compiled import beside_eager
+from tests.sharding.scenarios.dlrm import Setting, plan_of
 from torchrec_qcomm.policy import Policy
 
 FUSED = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": 0.5}

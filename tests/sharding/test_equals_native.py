@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding.scenarios import equals_native
+from tests.sharding.scenarios.pooled_collections import equals_native
 
 SIZES = (8, 7, 5, 1)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding.models import LOCAL
-from tests.sharding.reduced import quantized_step as reduced_step
-from tests.sharding.scenarios import quantized_step
-from tests.sharding.sequences import quantized_sequences
+from tests.sharding.scenarios.pooled_collections import quantized_step
+from tests.sharding.scenarios.reduce_scatter import quantized_step as reduced_step
+from tests.sharding.scenarios.sequences import quantized_sequences
+from tests.sharding.scenarios.tables import LOCAL
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import CodecLike
 from torchrec_qcomm.policy import Policy, Rule

@@ -14,8 +14,8 @@ from torchrec.distributed.model_parallel import DMPCollection
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
 
 from tests.ranks import RankPool
-from tests.sharding import entries
-from tests.sharding.models import TABLES, placed
+from tests.sharding.scenarios import entry_points
+from tests.sharding.scenarios.tables import TABLES, placed
 from tests.sharding.test_entry_points import BY_LINK, TWO_HOSTS, bytes_by_link
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Rule, Table
@@ -83,7 +83,7 @@ def in_two_dimensions(
     if kind == "cuda":
         device = torch.device(kind, rank)
         torch.cuda.set_device(device)
-    entries.fresh_groups()
+    entry_points.fresh_groups()
     runs, sent = [], Traffic()
     for each in (policy, None):
         plan = placed(TABLES, "table_wise", world // 2)
@@ -92,24 +92,24 @@ def in_two_dimensions(
                 piece.placement = _remote_device(f"rank:{piece.placement.rank()}/cuda:{piece.placement.rank()}")
         torch.manual_seed(0)
         model = DMPCollection(
-            entries.Model(device=device),
+            entry_points.Model(device=device),
             device,
             ShardingPlan({"bags": EmbeddingModuleShardingPlan(plan)}),
             world_size=world,
             sharding_group_size=world // 2,
             global_pg=dist.group.WORLD,
-            sharders=entries.sharders_of(each),
+            sharders=entry_points.sharders_of(each),
         )
-        entries.load_pieces(model.module.bags, entries.whole_weights())
+        entry_points.load_pieces(model.module.bags, entry_points.whole_weights())
         with measure_traffic(model) if each is not None else nullcontext() as meter:
-            results = entries.trained(model, rank)
+            results = entry_points.trained(model, rank)
         sent = sent if meter is None else meter.gather()
         model.sync()
-        runs.append((results, entries.shards_of(model)))
+        runs.append((results, entry_points.shards_of(model)))
     (ours, shards), (native, native_shards) = runs
     return {
-        "trained": entries.same(ours, native),
-        "synchronised": entries.same(shards, native_shards),
+        "trained": entry_points.same(ours, native),
+        "synchronised": entry_points.same(shards, native_shards),
         "moved": any(not torch.equal(shard, ours[str(key)]) for key, shard in shards.items()),
         "bytes": {way: sent.matrix(world, include_self=True, direction=way) for way in ("forward", "backward")},
     }

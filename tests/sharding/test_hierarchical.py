@@ -16,14 +16,14 @@ from torchrec.distributed.types import ShardingEnv2D
 
 import torchrec_qcomm as qc
 from tests.ranks import RankPool
-from tests.sharding.models import LOCAL, SGD, TABLES, batch, collection, load_full, local_weights, placed
-from tests.sharding.reduced import HIERARCHICAL, quantized_step, train_beside_native
-from tests.sharding.scenarios import CPU, shard, step, traffic
+from tests.sharding.scenarios.pooled_collections import CPU, shard, step, traffic
+from tests.sharding.scenarios.reduce_scatter import HIERARCHICAL, quantized_step, train_beside_native
+from tests.sharding.scenarios.tables import LOCAL, SGD, TABLES, batch, collection, load_full, local_weights, placed
+from tests.sharding.scenarios.variable_batch import MEANS, SIZES, beside_native_reduced, ragged
+from tests.sharding.scenarios.variable_batch import quantized_step as variable_quantized_step
 from tests.sharding.test_quantized import MIXED
 from tests.sharding.test_traffic import HOPS, check_two_hops_by_hand
 from tests.sharding.test_variable_batch import rows_sent
-from tests.sharding.variable import MEANS, SIZES, beside_native_reduced, ragged
-from tests.sharding.variable import quantized_step as variable_quantized_step
 from torchrec_qcomm.errors import QCommError, ShardingError
 from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding import holders
-from tests.sharding.sequences import DIM
+from tests.sharding.scenarios import holders
+from tests.sharding.scenarios.sequences import DIM
 from torchrec_qcomm.policy import Policy
 
 INT8 = Policy("int8", "int8")

@@ -12,9 +12,9 @@ from torchrec.modules.embedding_configs import DataType
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from tests.ranks import RankPool
-from tests.sharding.dlrm import Setting, plan_of
-from tests.sharding.model_parallel import beside_unsharded, bfloat16, named_like_native
-from tests.sharding.models import LOCAL
+from tests.sharding.scenarios.dlrm import Setting, plan_of
+from tests.sharding.scenarios.model_parallel import beside_unsharded, bfloat16, named_like_native
+from tests.sharding.scenarios.tables import LOCAL
 from torchrec_qcomm.policy import Policy
 
 TYPES = ("data_parallel", "table_wise", "column_wise", "table_column_wise", "row_wise", "table_row_wise", "grid_shard")
@@ -108,7 +108,7 @@ def test_names_shapes_and_dtypes_are_torchrecs(ranks: RankPool, kind: str, meta:
 def test_bfloat16_lookups_do_not_exist_on_cpu(ranks: RankPool, how: dict[str, Any]) -> None:
     """FBGEMM looks up no BF16 on CPU, whoever shards. If this fails, it has learned it: test BF16 like FP16 then.
 
-    The exchange itself carries BF16: see `test_reported_faults`.
+    The exchange itself carries BF16: see `test_faults_of_other_exchanges`.
     """
     for native, ours in ranks.run(2, bfloat16, how):
         assert "not implemented for 'BFloat16'" in native

@@ -6,9 +6,9 @@ import pytest
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 
 from tests.ranks import RankPool
-from tests.sharding.dlrm import Setting
-from tests.sharding.models import LOCAL
-from tests.sharding.pipeline import beside_plain
+from tests.sharding.scenarios.dlrm import Setting
+from tests.sharding.scenarios.pipeline import beside_plain
+from tests.sharding.scenarios.tables import LOCAL
 from torchrec_qcomm.policy import Policy, Rule
 
 KINDS = {

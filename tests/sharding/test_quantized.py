@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding.scenarios import native_quantized, quantized_step
+from tests.sharding.scenarios.pooled_collections import native_quantized, quantized_step
 from torchrec_qcomm.policy import Policy, Rule, Where
 
 MIXED = Policy(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding.ranges import (
+from tests.sharding.scenarios.ranges import (
     LOCALS,
     WHOLE,
     agreed,
@@ -20,7 +20,7 @@ from tests.sharding.ranges import (
     statistics,
     trained,
 )
-from tests.sharding.reduced import HIERARCHICAL
+from tests.sharding.scenarios.reduce_scatter import HIERARCHICAL
 from torchrec_qcomm.policy import Policy, Rule
 
 EMA8 = {"codec": "int8", "range": {"ema": 0}}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding import entries, resharding
+from tests.sharding.scenarios import entry_points, resharding
 from torchrec_qcomm.policy import Policy
 
 INT8 = Policy("int8", "int8")
@@ -33,7 +33,7 @@ def test_tables_that_move_while_training(alike: RankPool, policy: Policy) -> Non
         assert answer["state"] == (policy == Policy())
         assert answer["moved"]
         assert answer["dists"] == {"QCommPooledEmbeddingDist"}
-        steps, samples = 2, 2 * entries.SIZE
+        steps, samples = 2, 2 * entry_points.SIZE
         for name, features, shards, dim in (("t0", 2, 2, 32), ("t1", 1, 1, 24), ("t2", 1, 2, 24)):
             for direction in ("forward", "backward"):
                 assert answer["traffic"][name, direction] == steps * samples * features * shards * row_bytes(dim)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.codecs.cases import gaussian
+from tests.codecs.checks.cases import gaussian
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.formats.one_range import OneRange
 from torchrec_qcomm.errors import ShardingError

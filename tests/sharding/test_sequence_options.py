@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding.sequence_options import beside_native
+from tests.sharding.scenarios.sequence_options import beside_native
 
 EVEN, WITH_EMPTY = (7, 7, 7), (7, 0, 5)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tests.ranks import RankPool
-from tests.sharding.sequence_dist import alone, contradicting
-from tests.sharding.sequences import (
+from tests.sharding.scenarios.sequence_dist import alone, contradicting
+from tests.sharding.scenarios.sequences import (
     KINDS,
     SEQUENCES,
     quantized_sequences,

@@ -9,9 +9,9 @@ import torch
 
 import torchrec_qcomm as qc
 from tests.ranks import RankPool
-from tests.sharding.models import SGD, TABLES, batch, collection, local_weights, placed, upstream
-from tests.sharding.scenarios import shard, step
-from tests.sharding.sequences import SEQUENCES, feature_batch, flat, sequence_plan, shard_sequences
+from tests.sharding.scenarios.pooled_collections import shard, step
+from tests.sharding.scenarios.sequences import SEQUENCES, feature_batch, flat, sequence_plan, shard_sequences
+from tests.sharding.scenarios.tables import SGD, TABLES, batch, collection, local_weights, placed, upstream
 from torchrec_qcomm.errors import ShardingError
 from torchrec_qcomm.policy import Policy
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding.models import LOCAL, TABLES, TableSpec, placed
-from tests.sharding.scenarios import traffic
+from tests.sharding.scenarios.pooled_collections import traffic
+from tests.sharding.scenarios.tables import LOCAL, TABLES, TableSpec, placed
 from tests.sharding.test_quantized import MIXED, SHARDINGS
 from torchrec_qcomm.policy import Policy, Rule
 

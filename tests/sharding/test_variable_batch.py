@@ -7,11 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding.models import LOCAL, ROWS_DEALT_OUT, TABLES, TableSpec, placed
-from tests.sharding.scenarios import equals_native, traffic
-from tests.sharding.test_quantized import MIXED, SHARDINGS
-from tests.sharding.test_traffic import HOPS, check_by_hand, check_two_hops_by_hand
-from tests.sharding.variable import (
+from tests.sharding.scenarios.pooled_collections import equals_native, traffic
+from tests.sharding.scenarios.tables import LOCAL, ROWS_DEALT_OUT, TABLES, TableSpec, placed
+from tests.sharding.scenarios.variable_batch import (
     MEANS,
     SIZES,
     SUMS,
@@ -21,6 +19,8 @@ from tests.sharding.variable import (
     quantized_step,
     ragged,
 )
+from tests.sharding.test_quantized import MIXED, SHARDINGS
+from tests.sharding.test_traffic import HOPS, check_by_hand, check_two_hops_by_hand
 from torchrec_qcomm.policy import Policy
 
 WIDTH = sum(t.dim * len(t.features) for t in TABLES)

@@ -9,8 +9,8 @@ import torch._dynamo
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 from torchrec.distributed.model_parallel import DistributedModelParallel
 
-from tests.sharding.checkpoint import flat, same, state_of
-from tests.sharding.dlrm import Dlrm, Setting, distributed, make_batch, optimizer_of, train
+from tests.sharding.scenarios.checkpoints import flat, same, state_of
+from tests.sharding.scenarios.dlrm import Dlrm, Setting, distributed, make_batch, optimizer_of, train
 
 
 def _compile_dense(model: DistributedModelParallel) -> None:

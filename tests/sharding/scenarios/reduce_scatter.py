@@ -11,7 +11,8 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.sharding.models import (
+from tests.sharding.scenarios.pooled_collections import _in_feature_order, _over, _weight_bounds, shard
+from tests.sharding.scenarios.tables import (
     LOCAL,
     SGD,
     TABLES,
@@ -23,7 +24,6 @@ from tests.sharding.models import (
     placed,
     upstream,
 )
-from tests.sharding.scenarios import _in_feature_order, _over, _weight_bounds, shard
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder

@@ -15,8 +15,8 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import DataType, ShardingType
 
 from tests.ranks import RankPool
-from tests.sharding.models import SGD, TABLES, batch, collection, placed
-from tests.sharding.scenarios import shard
+from tests.sharding.scenarios.pooled_collections import shard
+from tests.sharding.scenarios.tables import SGD, TABLES, batch, collection, placed
 from torchrec_qcomm.errors import DisagreementError, PolicyError, QCommError, ShardingError
 from torchrec_qcomm.policy import Policy, Rule
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection

@@ -30,9 +30,9 @@ from torchrec.modules.embedding_configs import PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from tests.sharding.models import TABLES, TableSpec, batch, collection, load_full, placed, upstream
-from tests.sharding.scenarios import CPU
-from tests.sharding.sequences import SEQUENCES, sequence_collection, sequence_plan
+from tests.sharding.scenarios.pooled_collections import CPU
+from tests.sharding.scenarios.sequences import SEQUENCES, sequence_collection, sequence_plan
+from tests.sharding.scenarios.tables import TABLES, TableSpec, batch, collection, load_full, placed, upstream
 from torchrec_qcomm import get_sharders
 from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.sharding import measure_traffic

@@ -7,7 +7,8 @@ import torch
 from torchrec.modules.embedding_configs import PoolingType
 
 from tests.ranks import RankPool
-from tests.sharding.fault_scenarios import (
+from tests.sharding.scenarios.exchange_alone import Alone, exchange_alone
+from tests.sharding.scenarios.faults_of_other_exchanges import (
     codecs_in_force,
     collectives_of_a_step,
     hosts_of_another_size,
@@ -18,10 +19,9 @@ from tests.sharding.fault_scenarios import (
     stops_early,
     to_the_next_rank,
 )
-from tests.sharding.faults import Alone, exchange_alone
-from tests.sharding.models import LOCAL, TABLES
-from tests.sharding.reduced import quantized_step as reduced_step
-from tests.sharding.sequences import DIM
+from tests.sharding.scenarios.reduce_scatter import quantized_step as reduced_step
+from tests.sharding.scenarios.sequences import DIM
+from tests.sharding.scenarios.tables import LOCAL, TABLES
 from tests.sharding.test_traffic import ROW_BYTES
 from torchrec_qcomm.errors import ShardingError
 from torchrec_qcomm.policy import Policy, Rule

@@ -14,8 +14,9 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.sharding import reduced, scenarios
-from tests.sharding.models import (
+from tests.sharding.scenarios import pooled_collections, reduce_scatter
+from tests.sharding.scenarios.pooled_collections import shard, step
+from tests.sharding.scenarios.tables import (
     LOCAL,
     ROWS_DEALT_OUT,
     SGD,
@@ -28,7 +29,6 @@ from tests.sharding.models import (
     placed,
     upstream,
 )
-from tests.sharding.scenarios import shard, step
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder
@@ -93,30 +93,30 @@ def pooled(kind: str, world: int) -> tuple[TableSpec, ...]:
 
 def beside_native_reduced(rank: int, world: int, kind: str, weighted: bool, steps: int) -> dict[str, float]:
     """`none` beside TorchRec's synchronous collectives; differences over what another order of the sum may do."""
-    dealt, tables = reduced.Dealt(kind, world), pooled(kind, world)
+    dealt, tables = reduce_scatter.Dealt(kind, world), pooled(kind, world)
     ours = shard(dealt.sharder(), collection(tables, weighted=weighted), dealt.plan)
     native = shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(tables, weighted=weighted), dealt.plan)
     worst = {"output": 0.0, "weights": 0.0}
     for i in range(steps):
         features = ragged(TABLES, SIZES[rank], seed=100 * i + rank, weighted=weighted)
-        got = scenarios._in_feature_order(ours(features))
+        got = pooled_collections._in_feature_order(ours(features))
         gradient = upstream(*got.shape, seed=100 * i + rank)
         comm_ops.set_use_sync_collectives(True)
         try:
-            want = scenarios._in_feature_order(native(features))
+            want = pooled_collections._in_feature_order(native(features))
             want.backward(gradient)
         finally:
             comm_ops.set_use_sync_collectives(False)
         got.backward(gradient)
         if i == 0:  # the shares are those of the first weights
             shares = dealt.shares(expanded(features))
-            divisor = torch.ones_like(shares[0]) if weighted else reduced.means(expanded(features), tables)
+            divisor = torch.ones_like(shares[0]) if weighted else reduce_scatter.means(expanded(features), tables)
             limit = world * 2.0**-24 * sum(share.abs() for share in shares) / divisor
-            worst["output"] = scenarios._over(got.detach() - want.detach(), limit)
+            worst["output"] = pooled_collections._over(got.detach() - want.detach(), limit)
         mine, theirs = local_weights(ours), local_weights(native)
         for key in mine:
             limit = 2.0**-22 * theirs[key].abs() + 2.0**-30
-            worst["weights"] = max(worst["weights"], scenarios._over(mine[key] - theirs[key], limit))
+            worst["weights"] = max(worst["weights"], pooled_collections._over(mine[key] - theirs[key], limit))
         copy_shards(ours, native)
     return worst
 
@@ -133,7 +133,7 @@ def beside_unsharded(rank: int, world: int, kind: str, holders: int, weighted: b
     whole, sizes = (collection(SUMS, weighted=weighted) for _ in range(2))
     for bag in sizes.embedding_bags.values():
         bag.weight.data.abs_()
-    got, want, summed = (scenarios._in_feature_order(out) for out in (sharded(features), whole(full), sizes(full)))
+    got, want, summed = (pooled_collections._in_feature_order(out) for out in (sharded(features), whole(full), sizes(full)))
     gradient = upstream(*want.shape, seed=rank)
     got.backward(gradient)
     want.backward(gradient)
@@ -149,9 +149,9 @@ def beside_unsharded(rank: int, world: int, kind: str, holders: int, weighted: b
                 start = weight.detach()[part]
                 limit = 2.0**-22 * start.abs() + 2.0**-28
                 difference = applied[t.name, at] - (start - weight.grad[part] / world)
-                worst = max(worst, scenarios._over(difference, limit))
+                worst = max(worst, pooled_collections._over(difference, limit))
     return {
-        "output": scenarios._over(got.detach() - want.detach(), terms * 2.0**-24 * summed.detach()),
+        "output": pooled_collections._over(got.detach() - want.detach(), terms * 2.0**-24 * summed.detach()),
         "weights": worst,
         "moved": float(max(bag.weight.grad.abs().max() for bag in whole.embedding_bags.values())),
     }
@@ -162,7 +162,7 @@ def quantized_step(rank: int, world: int, kind: str, policy: Policy) -> dict[str
 
     Forward, what travels is a distinct row; backward, the sum of the gradients of all places that use it.
     """
-    dealt = reduced.Dealt(kind, world) if kind in (*ROWS_DEALT_OUT, reduced.HIERARCHICAL) else None
+    dealt = reduce_scatter.Dealt(kind, world) if kind in (*ROWS_DEALT_OUT, reduce_scatter.HIERARCHICAL) else None
     plan = dealt.plan if dealt else placed(TABLES, kind, world, holders=world - 1)
     tables = pooled(kind, world)
     ours = dealt.sharder if dealt else partial(QCommEmbeddingBagCollectionSharder, fused_params=SGD)
@@ -171,10 +171,10 @@ def quantized_step(rank: int, world: int, kind: str, policy: Policy) -> dict[str
     resolved = policy.resolve(Table(t.name, t.rows, t.dim) for t in TABLES)
     features = ragged(TABLES, SIZES[rank], seed=rank)
     full = expanded(features)
-    got, want = (scenarios._in_feature_order(sharded(features)) for sharded in (quantized, exact))
+    got, want = (pooled_collections._in_feature_order(sharded(features)) for sharded in (quantized, exact))
     columns = [
         (index, t.name, width)
-        for index, (_, t) in enumerate(reduced.FEATURES)
+        for index, (_, t) in enumerate(reduce_scatter.FEATURES)
         for width in {piece.shard_offsets[1]: piece.shard_sizes[1] for piece in plan[t.name].sharding_spec.shards}.values()
     ]
 
@@ -185,7 +185,7 @@ def quantized_step(rank: int, world: int, kind: str, policy: Policy) -> dict[str
         return codecs.get(resolved.codec(table, direction, link)).error_bound(values)
 
     def backward_bound(values: torch.Tensor, table: str) -> torch.Tensor:
-        """Of all hops together, as `reduced.quantized_step` has it."""
+        """Of all hops together, as `reduce_scatter.quantized_step` has it."""
         first = bound(values, table, "backward", "inter_host")
         if not (dealt and dealt.two_hops):
             return first
@@ -207,7 +207,7 @@ def quantized_step(rank: int, world: int, kind: str, policy: Policy) -> dict[str
         return torch.cat([bound(piece, table, "forward", link) for (_, table, _), piece in pieces], dim=1)
 
     shares = dealt.shares(full) if dealt else [want.detach()]
-    divisor = reduced.means(full, tables) if dealt else torch.ones_like(want)
+    divisor = reduce_scatter.means(full, tables) if dealt else torch.ones_like(want)
     if dealt and dealt.two_hops:
         forward = sum(forward_bound(share, "intra_host") for share in shares)
         forward = 1.1 * (forward + sum(forward_bound(total, "inter_host") for total in dealt.summed_by_host(shares)))
@@ -217,8 +217,8 @@ def quantized_step(rank: int, world: int, kind: str, policy: Policy) -> dict[str
     slack = 2.0**-20 * sum(share.abs() for share in shares) if dealt else 0.0
     gradient = upstream(*want.shape, seed=rank)
     limits = travelling_bound(gradient / divisor)
-    sums = (collection(weighted=True), reduced.summed(full)) if dealt else (collection(MEANS), full)
-    allowed = scenarios._weight_bounds(*sums, limits)
+    sums = (collection(weighted=True), reduce_scatter.summed(full)) if dealt else (collection(MEANS), full)
+    allowed = pooled_collections._weight_bounds(*sums, limits)
 
     before = local_weights(quantized)
     got.backward(gradient)
@@ -233,11 +233,11 @@ def quantized_step(rank: int, world: int, kind: str, policy: Policy) -> dict[str
             key, part = (t.name, at), (slice(row, row + rows), slice(at, at + width))
             limit = allowed[t.name][part] + 2.0**-22 * start.embedding_bags[t.name].weight.detach()[part].abs()
             moved = (before[key] - after[key]) - (before[key] - exactly[key])
-            worst[key] = scenarios._over(moved, limit)
+            worst[key] = pooled_collections._over(moved, limit)
     sent, exactly_sent = by_column(got.detach()), by_column(want.detach())
     return {
         "shape": tuple(got.shape),
-        "forward": scenarios._over(got.detach() - want.detach(), (forward + slack) / divisor),
+        "forward": pooled_collections._over(got.detach() - want.detach(), (forward + slack) / divisor),
         "forward equal": [torch.equal(a, b) for a, b in zip(sent, exactly_sent, strict=True)],
         "backward": worst,
         "backward equal": {key: torch.equal(after[key], exactly[key]) for key in after},

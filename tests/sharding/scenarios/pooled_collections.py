@@ -1,4 +1,4 @@
-"""What the ranks of the exchange tests do. Every function returns plain values; the tests judge them."""
+"""Pooled collections beside TorchRec's own; what ranks do. Every function returns plain values; the tests judge them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_
 from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from tests.sharding.models import SGD, TABLES, TableSpec, batch, collection, load_full, local_weights, placed, upstream
+from tests.sharding.scenarios.tables import (
+    SGD,
+    TABLES,
+    TableSpec,
+    batch,
+    collection,
+    load_full,
+    local_weights,
+    placed,
+    upstream,
+)
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, measure_traffic

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.codecs.cases import ALL, CASES, NOISE, STOCHASTIC, case_id, gaussian
+from tests.codecs.checks.cases import ALL, CASES, NOISE, STOCHASTIC, case_id, gaussian
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import CodecLike
 from torchrec_qcomm.errors import CodecError, ConfigError

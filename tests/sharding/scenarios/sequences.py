@@ -15,9 +15,9 @@ from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.sharding.models import SGD, TableSpec, batch, load_full, local_weights
-from tests.sharding.scenarios import CPU, _over, meter_row
-from tests.sharding.variable import SIZES, ragged
+from tests.sharding.scenarios.pooled_collections import CPU, _over, meter_row
+from tests.sharding.scenarios.tables import SGD, TableSpec, batch, load_full, local_weights
+from tests.sharding.scenarios.variable_batch import SIZES, ragged
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingCollectionSharder, measure_traffic

@@ -20,7 +20,7 @@ from torchrec.distributed.types import (
 )
 
 import torchrec_qcomm as qc
-from tests.sharding.entries import (
+from tests.sharding.scenarios.entry_points import (
     Model,
     Values,
     fresh_groups,
@@ -32,8 +32,8 @@ from tests.sharding.entries import (
     whole_weights,
     world_env,
 )
-from tests.sharding.models import SGD, TableSpec, batch, collection, load_full, placed
-from tests.sharding.scenarios import CPU
+from tests.sharding.scenarios.pooled_collections import CPU
+from tests.sharding.scenarios.tables import SGD, TableSpec, batch, collection, load_full, placed
 from torchrec_qcomm.errors import QCommError
 from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.sharding import measure_traffic

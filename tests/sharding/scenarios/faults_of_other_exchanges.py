@@ -18,11 +18,11 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ShardingEnv
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.sharding.faults import watched
-from tests.sharding.models import SGD, TABLES, batch, collection, load_full, local_weights, placed
-from tests.sharding.scenarios import CPU, shard, step
-from tests.sharding.sequences import SEQUENCES, feature_batch, flat, sequence_gradient, sequence_plan, shard_sequences
-from tests.sharding.variable import SIZES, ragged
+from tests.sharding.scenarios.exchange_alone import watched
+from tests.sharding.scenarios.pooled_collections import CPU, shard, step
+from tests.sharding.scenarios.sequences import SEQUENCES, feature_batch, flat, sequence_gradient, sequence_plan, shard_sequences
+from tests.sharding.scenarios.tables import SGD, TABLES, batch, collection, load_full, local_weights, placed
+from tests.sharding.scenarios.variable_batch import SIZES, ragged
 from torchrec_qcomm import codecs
 from torchrec_qcomm.errors import QCommError
 from torchrec_qcomm.policy import Policy, Table

@@ -15,9 +15,9 @@ from torchrec.distributed.types import ParameterSharding, ShardingEnv
 from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 
-from tests.sharding.models import SGD, TableSpec, batch, load_full, local_weights
-from tests.sharding.scenarios import CPU
-from tests.sharding.sequences import DIM, SEQUENCES, flat, sequence_collection, sequence_gradient, sequence_plan
+from tests.sharding.scenarios.pooled_collections import CPU
+from tests.sharding.scenarios.sequences import DIM, SEQUENCES, flat, sequence_collection, sequence_gradient, sequence_plan
+from tests.sharding.scenarios.tables import SGD, TableSpec, batch, load_full, local_weights
 from torchrec_qcomm.sharding import QCommEmbeddingCollectionSharder
 
 SHARED = (

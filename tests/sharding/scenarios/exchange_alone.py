@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
 
-from tests.sharding.scenarios import _over
+from tests.sharding.scenarios.pooled_collections import _over
 from torchrec_qcomm import codecs
 from torchrec_qcomm.policy import Policy, Rule, Table
 from torchrec_qcomm.sharding.dists.hop import Hop

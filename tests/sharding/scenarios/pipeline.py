@@ -12,9 +12,9 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 from torchrec.optim.keyed import CombinedOptimizer
 
-from tests.sharding.checkpoint import flat, same, state_of
-from tests.sharding.dlrm import Batch, Setting, distributed, make_batch, optimizer_of, train
-from tests.sharding.model_parallel import momentum
+from tests.sharding.scenarios.checkpoints import flat, same, state_of
+from tests.sharding.scenarios.dlrm import Batch, Setting, distributed, make_batch, optimizer_of, train
+from tests.sharding.scenarios.model_parallel import momentum
 
 
 def pipelined(model: DistributedModelParallel, optimizer: CombinedOptimizer, batches: Sequence[Batch]) -> list[torch.Tensor]:

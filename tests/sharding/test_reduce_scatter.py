@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.ranks import RankPool
-from tests.sharding.models import LOCAL
-from tests.sharding.reduced import quantized_step, train_beside_native
+from tests.sharding.scenarios.reduce_scatter import quantized_step, train_beside_native
+from tests.sharding.scenarios.tables import LOCAL
 from tests.sharding.test_quantized import MIXED, UNIFORM
 from torchrec_qcomm.policy import Policy, Rule
 

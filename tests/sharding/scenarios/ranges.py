@@ -10,12 +10,12 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 import torchrec_qcomm as qc
-from tests.sharding.models import LOCAL, SGD, TABLES, batch, collection, local_weights, placed, upstream
-from tests.sharding.reduced import HIERARCHICAL, Dealt
-from tests.sharding.scenarios import shard
-from tests.sharding.sequences import SEQUENCES, feature_batch, flat, sequence_gradient, sequence_plan, shard_sequences
-from tests.sharding.variable import SIZES as RAGGED
-from tests.sharding.variable import ragged
+from tests.sharding.scenarios.pooled_collections import shard
+from tests.sharding.scenarios.reduce_scatter import HIERARCHICAL, Dealt
+from tests.sharding.scenarios.sequences import SEQUENCES, feature_batch, flat, sequence_gradient, sequence_plan, shard_sequences
+from tests.sharding.scenarios.tables import LOCAL, SGD, TABLES, batch, collection, local_weights, placed, upstream
+from tests.sharding.scenarios.variable_batch import SIZES as RAGGED
+from tests.sharding.scenarios.variable_batch import ragged
 from torchrec_qcomm.policy import Policy
 
 WHOLE = ("table_wise", "column_wise", "table_column_wise")

@@ -13,9 +13,9 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer
 
-from tests.sharding.dlrm import Setting, distributed, make_batch, optimizer_of, train
-from tests.sharding.models import SGD, TABLES, collection, placed
-from tests.sharding.scenarios import shard
+from tests.sharding.scenarios.dlrm import Setting, distributed, make_batch, optimizer_of, train
+from tests.sharding.scenarios.pooled_collections import shard
+from tests.sharding.scenarios.tables import SGD, TABLES, collection, placed
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder
 
 State = dict[str, Any]

@@ -14,10 +14,20 @@ from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCo
 from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection
 from torchrec.modules.mc_modules import DistanceLFU_EvictionPolicy, ManagedCollisionCollection, MCHManagedCollisionModule
 
-from tests.sharding.entries import SIZE, Values, gradients_for, pulled, same, sharded_by, values_of, whole_weights, world_env
-from tests.sharding.models import TABLES, TableSpec, batch, collection, load_full, local_weights, placed
-from tests.sharding.scenarios import CPU
-from tests.sharding.sequences import DIM, sequence_collection
+from tests.sharding.scenarios.entry_points import (
+    SIZE,
+    Values,
+    gradients_for,
+    pulled,
+    same,
+    sharded_by,
+    values_of,
+    whole_weights,
+    world_env,
+)
+from tests.sharding.scenarios.pooled_collections import CPU
+from tests.sharding.scenarios.sequences import DIM, sequence_collection
+from tests.sharding.scenarios.tables import TABLES, TableSpec, batch, collection, load_full, local_weights, placed
 from torchrec_qcomm import codecs
 from torchrec_qcomm.errors import QCommError
 from torchrec_qcomm.policy import Policy, Rule

@@ -23,7 +23,7 @@ from torchrec.optim.optimizers import in_backward_optimizer_filter
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
-from tests.sharding.models import TableSpec, batch, load_full
+from tests.sharding.scenarios.tables import TableSpec, batch, load_full
 from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, QCommEmbeddingCollectionSharder
 

@@ -15,8 +15,8 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ShardingEnv
 
 from tests.ranks import RankPool
-from tests.sharding.models import SGD, TABLES, batch, collection, local_weights, placed, upstream
-from tests.sharding.scenarios import shard, step
+from tests.sharding.scenarios.pooled_collections import shard, step
+from tests.sharding.scenarios.tables import SGD, TABLES, batch, collection, local_weights, placed, upstream
 from torchrec_qcomm import codecs
 from torchrec_qcomm.errors import WireError
 from torchrec_qcomm.policy import Policy, Rule, Table

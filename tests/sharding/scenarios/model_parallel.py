@@ -14,9 +14,18 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardedModule
 from torchrec.modules.embedding_configs import DataType
 
-from tests.sharding.checkpoint import flat
-from tests.sharding.dlrm import Setting, distributed, make_batch, optimizer_of, plan_of, sharded_modules, train, unsharded
-from tests.sharding.models import _cut
+from tests.sharding.scenarios.checkpoints import flat
+from tests.sharding.scenarios.dlrm import (
+    Setting,
+    distributed,
+    make_batch,
+    optimizer_of,
+    plan_of,
+    sharded_modules,
+    train,
+    unsharded,
+)
+from tests.sharding.scenarios.tables import _cut
 
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
