@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from torchrec_qcomm.errors import PlannerError, describe
-from torchrec_qcomm.policy import Policy, ResolvedPolicy, Rule, Table
+from torchrec_qcomm.planner.kinds import Kind, kind_of
+from torchrec_qcomm.policy import Link, Policy, ResolvedPolicy, Rule, Table
 
 
 class Reach(StrEnum):
@@ -32,6 +33,21 @@ class Reach(StrEnum):
 
 REACHES = tuple(Reach)
 """The columns of arrays ``[..., reach]``."""
+
+LINKS = (Link.SELF, Link.INTRA_HOST, Link.INTER_HOST)
+"""The columns of arrays ``[..., link]``."""
+
+LINK_OF_REACH = {
+    Reach.SELF: Link.SELF,
+    Reach.INTRA_HOST: Link.INTRA_HOST,
+    Reach.INTRA_POD: Link.INTER_HOST,
+    Reach.INTER_POD: Link.INTER_HOST,
+    Reach.UNKNOWN: Link.INTER_HOST,
+}
+"""The policy's word for each reach. Where hosts are not known, a policy that depends on the link is refused."""
+
+LINK_INDEX = np.array([LINKS.index(LINK_OF_REACH[reach]) for reach in REACHES])
+"""For each column of ``[..., reach]``, the column of ``[..., link]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +127,11 @@ class PlannedTable:
     payload: torch.dtype = torch.float32
     value_bytes: int = 4
     num_poolings: tuple[float, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """What is known of its sharding type."""
+        return kind_of(self.sharding_type)
 
 
 @dataclass(frozen=True, slots=True)

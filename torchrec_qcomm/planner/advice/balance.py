@@ -14,10 +14,8 @@ from torchrec_qcomm.planner.advice.wording import constraint, glob_of
 from torchrec_qcomm.planner.findings.terms import Advice, Load
 from torchrec_qcomm.planner.forecast.terms import Forecast
 from torchrec_qcomm.planner.job import PlannedTable
+from torchrec_qcomm.planner.kinds import COLUMN_WISE, ROW_WISE
 from torchrec_qcomm.policy import Direction
-
-_WHOLE = ("table_wise", "column_wise", "table_column_wise")
-"""Shardings whose shards look up all ids of their table."""
 
 UNTIMED = "The time of lookups themselves is not estimated: the gain is that of the exchange alone."
 
@@ -49,7 +47,7 @@ def _relieve(case: Case, load: Load, rule: str, measure: Measure) -> list[Advice
     per_place = load.per_rank[np.array(groups)].mean(axis=0)
     for name, share in load.tables:
         for index, table in enumerate(case.job.tables):
-            if table.table.name == name and table.sharding_type in _WHOLE and place in table.ranks:
+            if table.table.name == name and not table.kind.rows_dealt_out and place in table.ranks:
                 best = _best(case, load, measure, index, list(_options(table, place, per_place)))
                 if best is None or (best[2] <= 0 and load.what != "lookups"):
                     continue
@@ -75,14 +73,14 @@ def _options(table: PlannedTable, place: int, per_place: np.ndarray) -> Iterator
     everyone = range(len(per_place))
     if table.pooled or len(table.ranks) == 1:
         title = f"Shard {name} by rows, over all ranks"
-        yield title, constraint([glob_of(name)], "row_wise"), reshard.by_rows(table, everyone, "row_wise")
+        yield title, constraint([glob_of(name)], ROW_WISE.name), reshard.by_rows(table, everyone, ROW_WISE)
     shards = len(per_place)
     while shards > len(table.ranks):
         lightest = np.argsort(per_place, kind="stable")[:shards]
         columns = reshard.by_columns(table, sorted(int(rank) for rank in lightest))
         if columns is not None:
             width = dim // shards
-            setting = constraint([glob_of(name)], "column_wise", min_partition=width)
+            setting = constraint([glob_of(name)], COLUMN_WISE.name, min_partition=width)
             yield f"Shard {name} by columns, {shards} x {width}, over the least loaded ranks", setting, columns
             return
         shards -= 1

@@ -17,6 +17,7 @@ from torchrec_qcomm.planner.findings.lookups import TableProfile
 from torchrec_qcomm.planner.findings.terms import Advice
 from torchrec_qcomm.planner.findings.timing import exchange_key
 from torchrec_qcomm.planner.forecast.terms import ExchangeForecast, Forecast
+from torchrec_qcomm.planner.kinds import COLUMN_WISE, DATA_PARALLEL
 from torchrec_qcomm.policy import Direction
 
 
@@ -61,7 +62,7 @@ def _cures(case: Case, index: int, entry: TableProfile) -> Iterator[_Cure]:
     nbytes = table.table.rows * table.table.dim * table.value_bytes
     yield (
         f"Replicate {name} on all ranks",
-        constraint([glob_of(name)], "data_parallel"),
+        constraint([glob_of(name)], DATA_PARALLEL.name),
         case.with_tables({index: replica}),
         f"Every rank then holds its {u.size(nbytes)}, and gradients of that size are all-reduced.",
     )
@@ -71,7 +72,7 @@ def _cures(case: Case, index: int, entry: TableProfile) -> Iterator[_Cure]:
             width = table.table.dim // shards
             yield (
                 f"Shard {name} by columns, which spreads hot ids over {shards} ranks",
-                constraint([glob_of(name)], "column_wise", min_partition=width),
+                constraint([glob_of(name)], COLUMN_WISE.name, min_partition=width),
                 case.with_tables({index: columns}),
                 f"Assumes {shards} shards of {width} columns, on the first ranks; each of them looks up all ids.",
             )

@@ -8,21 +8,22 @@ from dataclasses import replace
 import numpy as np
 
 from torchrec_qcomm.planner.job import PlannedTable
+from torchrec_qcomm.planner.kinds import COLUMN_WISE, DATA_PARALLEL, Kind
 from torchrec_qcomm.policy import Table
 
 
 def data_parallel(table: PlannedTable) -> PlannedTable:
     """On all ranks."""
-    return _cut(table, "data_parallel", [], [], [], [])
+    return _cut(table, DATA_PARALLEL, [], [], [], [])
 
 
-def by_rows(table: PlannedTable, ranks: Sequence[int], sharding_type: str) -> PlannedTable:
+def by_rows(table: PlannedTable, ranks: Sequence[int], kind: Kind) -> PlannedTable:
     """Rows in blocks of ``ceil(rows / ranks)``, the last ones smaller or empty (``row_wise``, ``table_row_wise``)."""
     rows, dim = table.table.rows, table.table.dim
     block = -(-rows // len(ranks))
     offsets = [min(index * block, rows) for index in range(len(ranks))]
     sizes = [min(block, rows - offset) for offset in offsets]
-    return _cut(table, sharding_type, ranks, sizes, [dim] * len(ranks), offsets)
+    return _cut(table, kind, ranks, sizes, [dim] * len(ranks), offsets)
 
 
 def by_columns(table: PlannedTable, ranks: Sequence[int]) -> PlannedTable | None:
@@ -31,7 +32,7 @@ def by_columns(table: PlannedTable, ranks: Sequence[int]) -> PlannedTable | None
     if dim % (4 * len(ranks)):
         return None
     many = len(ranks)
-    return _cut(table, "column_wise", ranks, [rows] * many, [dim // many] * many, [0] * many)
+    return _cut(table, COLUMN_WISE, ranks, [rows] * many, [dim // many] * many, [0] * many)
 
 
 def narrower(table: PlannedTable, times: int) -> PlannedTable | None:
@@ -44,7 +45,7 @@ def narrower(table: PlannedTable, times: int) -> PlannedTable | None:
 
 def _cut(
     table: PlannedTable,
-    sharding_type: str,
+    kind: Kind,
     ranks: Sequence[int],
     rows: Sequence[int],
     dims: Sequence[int],
@@ -53,7 +54,7 @@ def _cut(
     arrays = [np.asarray(values, dtype=np.int64) for values in (ranks, rows, dims, offsets)]
     return replace(
         table,
-        sharding_type=sharding_type,
+        sharding_type=kind.name,
         ranks=arrays[0],
         shard_rows=arrays[1],
         shard_dims=arrays[2],

@@ -15,6 +15,7 @@ from torchrec_qcomm.planner.findings.crossing import BEYOND
 from torchrec_qcomm.planner.findings.terms import Advice
 from torchrec_qcomm.planner.forecast.terms import Forecast
 from torchrec_qcomm.planner.job import Job, PlannedTable, Replicas
+from torchrec_qcomm.planner.kinds import GRID_SHARD, ROW_WISE, TABLE_ROW_WISE
 
 LONGEST_INTERVAL = 100
 """Steps between two syncs of replicas above which 2D parallelism is not advised: their weights drift apart meanwhile."""
@@ -32,7 +33,7 @@ def keep_inside_host(case: Case) -> list[Advice]:
         host = int(load.argmin())
         load[host] += job.tables[index].table.dim * len(job.tables[index].features)
         ranks = range(host * local, (host + 1) * local)
-        changed[index] = reshard.by_rows(job.tables[index], ranks, "table_row_wise")
+        changed[index] = reshard.by_rows(job.tables[index], ranks, TABLE_ROW_WISE)
     after = case.with_tables(changed)
     gain = case.step_ms - case.ms(after)
     if gain <= 0:
@@ -44,7 +45,7 @@ def keep_inside_host(case: Case) -> list[Advice]:
         f"{u.size(float(after.memory.max()))} of weights, now {u.size(float(case.forecast.memory.max()))}."
     )
     title = f"Keep the rows of {shown(names)} inside one host"
-    return [Advice("keep_inside_host", title, because, constraint(names, "table_row_wise"), gain)]
+    return [Advice("keep_inside_host", title, because, constraint(names, TABLE_ROW_WISE.name), gain)]
 
 
 def hierarchical_row_wise(case: Case) -> list[Advice]:
@@ -109,7 +110,7 @@ def _planned(job: Job, more: float) -> str:
 def _inside_one_host(job: Job, local: int) -> Job | None:
     tables = []
     for table in job.tables:
-        if table.sharding_type == "grid_shard":
+        if table.kind is GRID_SHARD:
             return None  # its hosts are what tells its shards apart
         tables.append(_folded(table, local))
     groups = Replicas(group_size=local, strided=False)
@@ -117,8 +118,8 @@ def _inside_one_host(job: Job, local: int) -> Job | None:
 
 
 def _folded(table: PlannedTable, local: int) -> PlannedTable:
-    if table.sharding_type in ("row_wise", "table_row_wise"):
-        return reshard.by_rows(table, range(local), table.sharding_type)
+    if table.kind.rows_dealt_out:
+        return reshard.by_rows(table, range(local), table.kind)
     return replace(table, ranks=table.ranks % local)
 
 
@@ -127,7 +128,7 @@ def _row_wise_across(case: Case) -> list[int]:
     return [
         index
         for index, entry in enumerate(case.forecast.tables)
-        if entry.planned.sharding_type == "row_wise"
+        if entry.planned.kind is ROW_WISE
         and entry.planned.pooled
         and sum(float(wire[list(BEYOND)].sum()) for wire in entry.wire.values()) > 0
     ]

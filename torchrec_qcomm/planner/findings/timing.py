@@ -26,8 +26,8 @@ from torchrec_qcomm.codecs import CodecSpec
 from torchrec_qcomm.planner.findings.speeds import Speeds
 from torchrec_qcomm.planner.findings.terms import CollectiveTime, Times
 from torchrec_qcomm.planner.forecast.terms import ExchangeForecast, Forecast
-from torchrec_qcomm.planner.job import REACHES, Job, Machines, PlannedTable, Reach
-from torchrec_qcomm.policy import Direction, Link, ResolvedPolicy
+from torchrec_qcomm.planner.job import LINK_OF_REACH, REACHES, Job, Machines, PlannedTable, Reach
+from torchrec_qcomm.policy import Direction, ResolvedPolicy
 
 _INSIDE = [REACHES.index(reach) for reach in (Reach.INTRA_HOST, Reach.INTRA_POD)]
 _BETWEEN = [REACHES.index(reach) for reach in (Reach.INTER_POD, Reach.UNKNOWN)]
@@ -35,15 +35,6 @@ _BETWEEN = [REACHES.index(reach) for reach in (Reach.INTER_POD, Reach.UNKNOWN)]
 
 _PER_MS = 1e6
 """Bytes that 1 GB/s moves in a millisecond."""
-
-LINKS = {
-    Reach.SELF: Link.SELF,
-    Reach.INTRA_HOST: Link.INTRA_HOST,
-    Reach.INTRA_POD: Link.INTER_HOST,
-    Reach.INTER_POD: Link.INTER_HOST,
-    Reach.UNKNOWN: Link.INTER_HOST,
-}
-"""The policy's word for each reach."""
 
 
 def times(forecast: Forecast, plain: Forecast, speeds: Speeds) -> Times:
@@ -181,7 +172,7 @@ def _coding_s(
     seconds = 0.0
     for direction in Direction:
         for reach, many in zip(REACHES, values[direction], strict=True):
-            speed = speeds.of(resolved.codec(table.table.name, direction, LINKS[reach])) if many else (1.0, 1.0)
+            speed = speeds.of(resolved.codec(table.table.name, direction, LINK_OF_REACH[reach])) if many else (1.0, 1.0)
             if speed is None:
                 return None
             seconds += many * 4 / 1e9 * (1 / speed[0] + 1 / speed[1])

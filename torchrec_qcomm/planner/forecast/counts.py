@@ -13,6 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.forecast.peers import Place
 from torchrec_qcomm.planner.job import Job, PlannedTable
+from torchrec_qcomm.planner.kinds import ROW_WISE
 
 Batch: TypeAlias = KeyedJaggedTensor | Mapping[str, KeyedJaggedTensor]
 """A rank's batch: one for all collections, or one for each path of a collection."""
@@ -65,9 +66,9 @@ class Counts:
 
 def blocks_of(planned: PlannedTable, place: Place) -> int:
     """Into how many blocks the rows of a table are dealt out."""
-    if planned.sharding_type == "row_wise":
-        return place.group_size
-    return place.local_size(planned) if planned.sharding_type in ("table_row_wise", "grid_shard") else 1
+    if not planned.kind.rows_dealt_out:
+        return 1
+    return place.group_size if planned.kind is ROW_WISE else place.local_size(planned)
 
 
 def count_batches(batches: Sequence[Batch], job: Job) -> Counts:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchrec_qcomm.planner.forecast.counts import Counts, blocks_of
-from torchrec_qcomm.planner.forecast.parts import DATA_PARALLEL, bags_of, ids_of, shares_of
+from torchrec_qcomm.planner.forecast.parts import bags_of, ids_of, shares_of
 from torchrec_qcomm.planner.forecast.peers import Place
 from torchrec_qcomm.planner.job import REACHES, PlannedTable
 
@@ -60,7 +60,7 @@ class Loads:
     def add(self, planned: PlannedTable) -> TableLoad:
         """Add a table."""
         place = self._place
-        if planned.sharding_type == DATA_PARALLEL:
+        if not planned.kind.hops:
             self.rows += planned.table.rows
             weights = planned.table.rows * planned.table.dim * planned.value_bytes
             self.memory += weights

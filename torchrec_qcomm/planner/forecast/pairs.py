@@ -10,10 +10,10 @@ import numpy as np
 from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.forecast.counts import Counts
 from torchrec_qcomm.planner.forecast.parts import Part, parts_of
-from torchrec_qcomm.planner.forecast.peers import LINK_OF_REACH, LINKS, MATRIX_RANKS, Peers, Place
+from torchrec_qcomm.planner.forecast.peers import MATRIX_RANKS, Peers, Place
 from torchrec_qcomm.planner.forecast.sites import Sites, Sizes
 from torchrec_qcomm.planner.forecast.sums import add_up, wire_bytes
-from torchrec_qcomm.planner.job import Job, PlannedTable
+from torchrec_qcomm.planner.job import LINK_INDEX, LINKS, Job, PlannedTable
 from torchrec_qcomm.policy import Direction
 from torchrec_qcomm.wire import Cell, Flow, Traffic
 
@@ -98,7 +98,7 @@ class _Owners:
 
     def pairs(self, reach: np.ndarray, direction: Direction) -> np.ndarray:
         """``[world, world]`` by owner and sample."""
-        link = LINK_OF_REACH[reach]
+        link = LINK_INDEX[reach]
         each, once = (np.take_along_axis(kept[direction], link, axis=1) for kept in (self._bytes, self._heads))
         return np.where(reach >= 0, each * self._unit + once * (self._unit > 0), 0)
 

@@ -10,13 +10,7 @@ from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.forecast.counts import Counts
 from torchrec_qcomm.planner.forecast.peers import Peers, Place
 from torchrec_qcomm.planner.job import PlannedTable
-
-WHOLE = ("table_wise", "column_wise", "table_column_wise")
-"""Pooled: owners have whole vectors of the table, or of a shard of its columns."""
-
-IN_TWO_HOPS = ("table_row_wise", "grid_shard")
-SEQUENCES = ("table_wise", "column_wise", "row_wise")
-DATA_PARALLEL = "data_parallel"
+from torchrec_qcomm.planner.kinds import KINDS, ROW_WISE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +68,7 @@ def bags_of(planned: PlannedTable) -> tuple[float, ...]:
 
 def shares_of(planned: PlannedTable) -> np.ndarray:
     """``[shards]``: the share of the table's ids that each shard looks up, if all rows are looked up alike."""
-    if planned.sharding_type in ("row_wise", *IN_TWO_HOPS):
+    if planned.kind.rows_dealt_out:
         return planned.shard_rows / planned.table.rows
     return np.ones(len(planned.ranks))
 
@@ -86,7 +80,7 @@ def check(planned: PlannedTable) -> None:
         PlannerError: the kind of sharding is not known for such tables, or sizes do not fit each other.
     """
     where = f"table {planned.table.name!r}"
-    known = (*WHOLE, "row_wise", *IN_TWO_HOPS, DATA_PARALLEL) if planned.pooled else (*SEQUENCES, DATA_PARALLEL)
+    known = [kind.name for kind in KINDS if planned.pooled or kind.sequence]
     if planned.sharding_type not in known:
         wrong = f"no such sharding of {'pooled tables' if planned.pooled else 'sequences'}"
         raise PlannerError(describe(where, wrong, got=planned.sharding_type, allowed=known))
@@ -95,7 +89,7 @@ def check(planned: PlannedTable) -> None:
         if len(numbers) != features:
             raise PlannerError(describe(f"{where}: {what}", "not one for each feature", got=numbers, allowed=planned.features))
     sizes = {len(each) for each in (planned.ranks, planned.shard_rows, planned.shard_dims, planned.row_offsets)}
-    if len(sizes) > 1 or (planned.sharding_type != DATA_PARALLEL and not len(planned.ranks)):
+    if len(sizes) > 1 or (planned.kind.hops and not len(planned.ranks)):
         wrong, allowed = "not a rank, rows, dim and row offset for each shard", "arrays of one length"
         raise PlannerError(describe(where, wrong, got=sorted(sizes), allowed=allowed))
 
@@ -106,19 +100,19 @@ def parts_of(planned: PlannedTable, place: Place, counts: Counts | None) -> list
     Raises:
         PlannerError: the shards do not fit the ranks and hosts.
     """
-    kind, ranks, dims = planned.sharding_type, planned.ranks, planned.shard_dims
-    if kind == DATA_PARALLEL:
+    kind, ranks, dims = planned.kind, planned.ranks, planned.shard_dims
+    if not kind.hops:
         return []
     batch, each = _rows(planned, place, counts)
     everyone, repeat = place.everyone, len(place.groups)
-    if kind in IN_TWO_HOPS:
+    if kind.hops == 2:
         local = place.local_size(planned)
         firsts = np.flatnonzero(ranks % local == 0)  # one a host and column shard
         owners = place.owners((ranks[firsts, None] + np.arange(local)).ravel())
         dims = np.tile(np.repeat(dims[firsts], local), repeat)
         within, across = place.hops(local)
         hops = [(within, True, across.total(batch)), (across, False, batch)]
-    elif kind == "row_wise" and planned.pooled:
+    elif kind is ROW_WISE and planned.pooled:
         owners, dims = np.arange(place.world), np.broadcast_to(dims[:1], place.world)
         hops = [(everyone, True, batch)]
         local = place.summing_ranks("hierarchical_row_wise") if place.job.hierarchical_row_wise else 1
@@ -131,7 +125,7 @@ def parts_of(planned: PlannedTable, place: Place, counts: Counts | None) -> list
     everywhere = len(owners) == place.world and bool((owners == np.arange(place.world)).all())
     scale = np.tile(each, repeat) if len(each) > 1 else np.broadcast_to(each, len(owners))
     rows = None
-    if counts is not None and kind == "row_wise" and not planned.pooled:
+    if counts is not None and kind is ROW_WISE and not planned.pooled:
         # Who owns the rows of an id is known, and not only which share of all rows that is.
         blocks = np.sum([feature.ids for feature in counts.of(planned)], axis=0)
         rows = np.tile(blocks[ranks], (repeat, 1))

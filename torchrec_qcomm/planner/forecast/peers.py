@@ -7,14 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from torchrec_qcomm.errors import PlannerError, describe
-from torchrec_qcomm.planner.job import REACHES, Job, Machines, PlannedTable
-from torchrec_qcomm.policy import Link
-
-LINKS = (Link.SELF, Link.INTRA_HOST, Link.INTER_HOST)
-"""The columns of arrays ``[..., link]``."""
-
-LINK_OF_REACH = np.array([0, 1, 2, 2, 2])
-"""The link of each reach; of ranks whose hosts are not known, the one that the runtime takes."""
+from torchrec_qcomm.planner.job import LINK_INDEX, LINKS, REACHES, Job, Machines, PlannedTable
 
 MATRIX_RANKS = 512
 """Ranks up to which there is a matrix of rank pairs."""
@@ -63,7 +56,7 @@ class Peers:
     def by_link(self, each: np.ndarray) -> np.ndarray:
         """``[world, reach]``: the sum of ``each [world, link]`` over peers that are that far, each by the link to it."""
         sums = [self.spread(each[:, link]) for link in range(len(LINKS))]
-        return np.stack([sums[link][:, reach] for reach, link in enumerate(LINK_OF_REACH)], axis=1)
+        return np.stack([sums[link][:, reach] for reach, link in enumerate(LINK_INDEX)], axis=1)
 
     def across_hosts(self, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
         """``[hosts, hosts]``: the sum of ``source[i] * destination[j]`` over peers on different hosts; the diagonal is 0.

@@ -12,9 +12,8 @@ import torch
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import Codec, CodecSpec
 from torchrec_qcomm.errors import CodecError, PlannerError, describe
-from torchrec_qcomm.planner.forecast.parts import DATA_PARALLEL, Part
-from torchrec_qcomm.planner.forecast.peers import LINKS
-from torchrec_qcomm.planner.job import Job, PlannedTable
+from torchrec_qcomm.planner.forecast.parts import Part
+from torchrec_qcomm.planner.job import LINKS, Job, PlannedTable
 from torchrec_qcomm.policy import Direction, Link
 from torchrec_qcomm.wire.sizes import head_bytes, rows_bytes
 
@@ -53,7 +52,7 @@ class Sites:
         self._row_bytes: dict[tuple[CodecSpec, int, torch.dtype], int] = {}
         self._dtypes = {exchange: _promoted(tables) for exchange, tables in exchanges_of(job).items()}
         for planned in job.tables:
-            if planned.sharding_type != DATA_PARALLEL:
+            if planned.kind.hops:
                 self._check(planned, job.machines.devices_per_host)
 
     def sizes(self, part: Part, direction: Direction) -> Sizes:

@@ -14,9 +14,9 @@ import numpy as np
 
 from torchrec_qcomm.codecs import CodecSpec
 from torchrec_qcomm.planner.forecast.parts import Part
-from torchrec_qcomm.planner.forecast.peers import LINK_OF_REACH, LINKS, Peers
+from torchrec_qcomm.planner.forecast.peers import Peers
 from torchrec_qcomm.planner.forecast.sites import Sizes
-from torchrec_qcomm.planner.job import REACHES
+from torchrec_qcomm.planner.job import LINK_INDEX, LINKS, REACHES
 
 _FAR = len(LINKS) - 1
 ByCodec = dict[CodecSpec, np.ndarray]
@@ -105,7 +105,7 @@ class Expected:
         )
 
     def _both_ends(self, each: np.ndarray, reached: np.ndarray, unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return each[:, LINK_OF_REACH] * reached, unit[:, None] * self._peers.by_link(each)
+        return each[:, LINK_INDEX] * reached, unit[:, None] * self._peers.by_link(each)
 
 
 class Counted:
@@ -139,7 +139,7 @@ class Counted:
             np.add.at(by_host, host, nbytes.T)
             np.add.at(self._hosts, host[part.owners], by_host.T)
         for link, codec in enumerate(sizes.codecs):
-            there = np.where(LINK_OF_REACH[reach] == link, values, 0)
+            there = np.where(LINK_INDEX[reach] == link, values, 0)
             for kept, sums in (
                 (self._owner_values, np.bincount(part.owners, there.sum(axis=1), len(self._owners))),
                 (self._sample_values, there.sum(axis=0)),
@@ -157,7 +157,7 @@ class Counted:
 
 def wire_bytes(part: Part, sizes: Sizes, reach: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """``[owners, world]``: what ``rows [owners, world]`` take on the wire."""
-    link = LINK_OF_REACH[reach]
+    link = LINK_INDEX[reach]
     row_bytes = np.broadcast_to(sizes.row_bytes, (len(part.owners), len(LINKS)))
     nbytes = rows * np.take_along_axis(row_bytes, link, axis=1)
     if (heads := sizes.heads).any():
@@ -183,7 +183,7 @@ def _count_values(kept: ByCodec, part: Part, sizes: Sizes, values: np.ndarray) -
 
 def _over_reach(part: Part, each: np.ndarray, reached: np.ndarray) -> np.ndarray:
     """``[reach]``: the sum over owners of ``each [owners, link]`` times what they reach."""
-    return np.einsum("or,or->r", each[:, LINK_OF_REACH], reached if part.everywhere else reached[part.owners])
+    return np.einsum("or,or->r", each[:, LINK_INDEX], reached if part.everywhere else reached[part.owners])
 
 
 def _once(peers: Peers, values: ByCodec) -> ByCodec:
@@ -191,7 +191,7 @@ def _once(peers: Peers, values: ByCodec) -> ByCodec:
     if not values:
         return {}
     there = peers.spread(np.ones(len(peers.label))) > 0
-    present = np.stack([there[:, link == LINK_OF_REACH].any(axis=1) for link in range(len(LINKS))], axis=1)
+    present = np.stack([there[:, link == LINK_INDEX].any(axis=1) for link in range(len(LINKS))], axis=1)
     encoded = present.copy()
     for later in range(len(LINKS)):
         for link in range(later):

@@ -25,18 +25,17 @@ from torchrec.distributed.planner.estimator import EmbeddingPerfEstimatorConfig,
 from torchrec.distributed.planner.estimator.annotations import bwd_comms, fwd_comms
 from torchrec.distributed.planner.shard_estimators import EmbeddingStorageEstimator
 from torchrec.distributed.planner.types import ShardingOption
-from torchrec.distributed.types import ShardingType
 
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import Codec
+from torchrec_qcomm.planner.kinds import KINDS, ROW_WISE, kind_of
 from torchrec_qcomm.planner.search.tables import ModelTable
-from torchrec_qcomm.planner.sources.options import ROW_BASED
 from torchrec_qcomm.policy import Direction, Link, Policy, Table
 
-_ORDER = [kind.value for kind in ShardingType]
+_ORDER = [kind.name for kind in KINDS]
 """Of options that cost the same, the planner takes the first: a whole table before one shard of columns."""
 
-_EXCHANGED = [kind.value for kind in ShardingType if kind is not ShardingType.DATA_PARALLEL]
+_EXCHANGED = [kind.name for kind in KINDS if kind.hops]
 _FP32 = 4
 
 
@@ -90,20 +89,21 @@ class WireAwareEstimator(EmbeddingPerfEstimatorConfig):
         entry = self._entry(ctx)
         table = Table(ctx.table_name, ctx.hash_size_for_clamping, ctx.emb_dim) if entry is None else entry.table
         rows = self._rows(ctx, entry)
-        pooled_rows = ctx.is_pooled and ctx.sharding_type in ROW_BASED
-        two_hops = pooled_rows and (ctx.sharding_type != ShardingType.ROW_WISE.value or self._hierarchical)
+        kind = kind_of(ctx.sharding_type)
+        pooled_rows = ctx.is_pooled and kind.rows_dealt_out
+        two_hops = pooled_rows and (kind is not ROW_WISE or self._hierarchical)
         if not two_hops:
-            if not ctx.is_pooled and ctx.sharding_type in ROW_BASED:
+            if not ctx.is_pooled and kind.rows_dealt_out:
                 rows /= world  # every rank has the vectors of its own ids
             hops = [(rows, local - 1, pod - local, world - pod)]
-        elif ctx.sharding_type == ShardingType.ROW_WISE.value:
+        elif kind is ROW_WISE:
             hosts, of_pod = world // local, pod // local
             hops = [(rows * hosts, local - 1, 0, 0), (rows, 0, of_pod - 1, hosts - of_pod)]
         else:  # rows lie in one pod; its ranks sum, then each exchanges with its like in every other pod
             groups = world // pod
             hops = [(rows * groups, local - 1, pod - local, 0), (rows, 0, 0, groups - 1)]
         # What is summed at the receiver is decoded as often as it is sent.
-        sums = [pooled_rows, pooled_rows and ctx.sharding_type == ShardingType.ROW_WISE.value]
+        sums = [pooled_rows, pooled_rows and kind is ROW_WISE]
         return sum(self._hop(ctx, table, direction, *hop, summed=summed) for hop, summed in zip(hops, sums, strict=False))
 
     def _hop(

@@ -17,19 +17,18 @@ from torch import nn
 from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.distributed.planner.enumerators import get_partition_by_type
 from torchrec.distributed.planner.types import Shard, ShardingOption
-from torchrec.distributed.types import ModuleSharder, ParameterSharding, ShardingPlan, ShardingType
+from torchrec.distributed.types import ModuleSharder, ParameterSharding, ShardingPlan
 from torchrec.modules.embedding_configs import data_type_to_dtype
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 
 from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.job import Job, Machines, PlannedTable, Replicas
+from torchrec_qcomm.planner.kinds import kind_of
 from torchrec_qcomm.planner.search.tables import model_tables
 from torchrec_qcomm.planner.search.topology import BYTES_PER_MS
 from torchrec_qcomm.policy import Policy, Table
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
-
-ROW_BASED = frozenset({ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value})
 
 
 def job_from_options(
@@ -227,12 +226,12 @@ def _planned(
     if batch_sizes := getattr(constraint, "batch_sizes", None):
         sizes = _each(option.name, "batch sizes", batch_sizes, features, assumed)
         bags = tuple(number * size / batch_size for number, size in zip(bags, sizes, strict=True))
-    replicated = option.sharding_type == ShardingType.DATA_PARALLEL.value
-    shards = [] if replicated else option.shards
+    kind = kind_of(option.sharding_type)
+    shards = option.shards if kind.hops else []
     weighted = option.is_weighted if option.is_weighted is not None else getattr(constraint, "is_weighted", False)
     if isinstance(option.module[1], FeatureProcessedEmbeddingBagCollection):
         # Weights are made where the rows are, unless rows are dealt out: then before the ids leave.
-        weighted = option.sharding_type in ROW_BASED
+        weighted = kind.rows_dealt_out
     return PlannedTable(
         table=Table(option.name, rows, dim),
         module=option.path,

@@ -14,8 +14,9 @@ import torch
 
 from torchrec_qcomm.errors import PlannerError, PolicyError, describe
 from torchrec_qcomm.planner.job import Job, Machines, PlannedTable, Replicas
+from torchrec_qcomm.planner.kinds import KINDS
 from torchrec_qcomm.planner.sources.options import check_ranks
-from torchrec_qcomm.planner.sources.stats_csv import ABBREVIATIONS, read_stats_csv
+from torchrec_qcomm.planner.sources.stats_csv import read_stats_csv
 from torchrec_qcomm.policy import Policy, Table
 
 SCHEMA, VERSION = "torchrec-qcomm-plan", 1
@@ -181,7 +182,7 @@ def _table(value: _Value) -> PlannedTable:
         value["module"].text(),
         features,
         value["pooling"].numbers(),
-        value["sharding_type"].choice(ABBREVIATIONS.values()),
+        value["sharding_type"].choice(kind.name for kind in KINDS),
         **shards,
         pooled=value["pooled"].flag(),
         weighted=value["weighted"].flag(),

@@ -23,23 +23,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torchrec.distributed.types import ShardingType
 
 from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.job import Job, Machines, PlannedTable
+from torchrec_qcomm.planner.kinds import KINDS, Kind
 from torchrec_qcomm.planner.search.topology import DEFAULT_RATES
-from torchrec_qcomm.planner.sources.options import ROW_BASED, check_ranks
+from torchrec_qcomm.planner.sources.options import check_ranks
 from torchrec_qcomm.policy import Policy, Table
 
-ABBREVIATIONS = {
-    "DP": ShardingType.DATA_PARALLEL.value,
-    "TW": ShardingType.TABLE_WISE.value,
-    "CW": ShardingType.COLUMN_WISE.value,
-    "TWCW": ShardingType.TABLE_COLUMN_WISE.value,
-    "RW": ShardingType.ROW_WISE.value,
-    "TWRW": ShardingType.TABLE_ROW_WISE.value,
-    "GS": ShardingType.GRID_SHARD.value,
-}
+ABBREVIATIONS = {kind.statistics: kind for kind in KINDS}
 NEEDED = ("fqn", "sharding", "sum_pooling_factor", "output", "features", "emb_dim", "hash_size", "ranks")
 """Columns of the table file without which there is no job. Others: sum_num_poolings, num_indices, weighted, shard_dim,
 batch_size, hbm_gb."""
@@ -102,10 +94,10 @@ def output_values(job: Job) -> np.ndarray:
     for table in job.tables:
         bags = np.array(table.num_poolings or (1.0,) * len(table.features))
         vectors = job.batch_size * float((bags if table.pooled else bags * np.array(table.pooling)).sum())
-        if table.sharding_type == ShardingType.DATA_PARALLEL.value:
+        if not table.kind.hops:
             counted += vectors * table.table.dim
             continue
-        if not table.pooled and table.sharding_type in ROW_BASED:
+        if not table.pooled and table.kind.rows_dealt_out:
             vectors /= len(table.ranks)
         np.add.at(counted, table.ranks, vectors * world * table.shard_dims * (table.shard_rows > 0))
     return counted
@@ -194,7 +186,7 @@ class _Row:
             module,
             (name,) if features == 1 else tuple(f"{name}[{i}]" for i in range(features)),
             (ids_of_bag,) * features,
-            kind,
+            kind.name,
             ranks,
             shard_rows,
             shard_dims,
@@ -206,13 +198,13 @@ class _Row:
             num_poolings=() if np.all(bags == 1.0) else tuple(bags.tolist()),
         )
 
-    def _shards(self, kind: str, rows: int, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _shards(self, kind: Kind, rows: int, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Ranks, rows, dims and first rows, as TorchRec cuts tables (torchrec/distributed/sharding_plan.py:92-325)."""
-        if kind == ShardingType.DATA_PARALLEL.value:
+        if not kind.hops:
             return (np.empty(0, dtype=np.int64),) * 4
         ranks, shard_dim = np.array(self.ranks(), dtype=np.int64), self.count("shard_dim", dim)
         columns, rest = divmod(dim, shard_dim)
-        by_rows = kind in ROW_BASED
+        by_rows = kind.rows_dealt_out
         if rest or len(ranks) % columns or (not by_rows and len(ranks) != columns):
             many = f"{columns} shards of columns" if by_rows else f"{columns} ranks"
             raise self.wrong("ranks", "they do not fit emb_dim and shard_dim", f"{many}, for dim {dim} cut to {shard_dim}")
