@@ -9,6 +9,7 @@ import numpy as np
 
 from torchrec_qcomm.planner.job import PlannedTable
 from torchrec_qcomm.planner.kinds import COLUMN_WISE, DATA_PARALLEL, Kind
+from torchrec_qcomm.planner.sources.shards import dealt_rows
 from torchrec_qcomm.policy import Table
 
 
@@ -19,11 +20,8 @@ def data_parallel(table: PlannedTable) -> PlannedTable:
 
 def by_rows(table: PlannedTable, ranks: Sequence[int], kind: Kind) -> PlannedTable:
     """Rows in blocks of ``ceil(rows / ranks)``, the last ones smaller or empty (``row_wise``, ``table_row_wise``)."""
-    rows, dim = table.table.rows, table.table.dim
-    block = -(-rows // len(ranks))
-    offsets = [min(index * block, rows) for index in range(len(ranks))]
-    sizes = [min(block, rows - offset) for offset in offsets]
-    return _cut(table, kind, ranks, sizes, [dim] * len(ranks), offsets)
+    offsets, sizes = dealt_rows(table.table.rows, len(ranks))
+    return _cut(table, kind, ranks, sizes, [table.table.dim] * len(ranks), offsets)
 
 
 def by_columns(table: PlannedTable, ranks: Sequence[int]) -> PlannedTable | None:
@@ -47,9 +45,9 @@ def _cut(
     table: PlannedTable,
     kind: Kind,
     ranks: Sequence[int],
-    rows: Sequence[int],
+    rows: Sequence[int] | np.ndarray,
     dims: Sequence[int],
-    offsets: Sequence[int],
+    offsets: Sequence[int] | np.ndarray,
 ) -> PlannedTable:
     arrays = [np.asarray(values, dtype=np.int64) for values in (ranks, rows, dims, offsets)]
     return replace(

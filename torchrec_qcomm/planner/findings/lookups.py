@@ -15,6 +15,7 @@ import torch
 
 from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.job import Job
+from torchrec_qcomm.planner.sources.shards import ranks_of
 
 if TYPE_CHECKING:
     from torchrec.distributed.types import ShardingPlan
@@ -249,13 +250,10 @@ def _of_plan(plan: ShardingPlan, features: Mapping[str, Sequence[str]] | None) -
                     describe(f"profile_lookups: features: table {name!r}", wrong, got=None, allowed=features or (), todo=todo)
                 )
             shards = sharding.sharding_spec.shards if sharding.sharding_spec is not None else []
-            # Plans made on CPU may place every shard at rank 0, and of some sharding types `ranks` names the first only.
-            named = sharding.ranks or []
-            placed = named if len(named) == len(shards) else [shard.placement.rank() for shard in shards]
             offsets = [shard.shard_offsets[0] for shard in shards]
             sizes = [shard.shard_sizes[0] for shard in shards]
             rows = max((offset + size for offset, size in zip(offsets, sizes, strict=True)), default=0)
-            arrays = (np.asarray(values, dtype=np.int64) for values in (placed, offsets, sizes))
+            arrays = (np.asarray(values, dtype=np.int64) for values in (ranks_of(sharding), offsets, sizes))
             found.append(Shards(name, path, rows or _ANY, tuple((features or {})[name]), *arrays))
     return found
 

@@ -26,6 +26,7 @@ from torchrec_qcomm.planner.job import Job, Machines, PlannedTable, Replicas
 from torchrec_qcomm.planner.kinds import kind_of
 from torchrec_qcomm.planner.search.tables import model_tables
 from torchrec_qcomm.planner.search.topology import BYTES_PER_MS
+from torchrec_qcomm.planner.sources.shards import ranks_of
 from torchrec_qcomm.policy import Policy, Table
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
@@ -151,12 +152,10 @@ def options_of(
 
 
 def _shards(sharding: ParameterSharding, weight: torch.Tensor) -> list[Shard]:
-    ranks, spec = sharding.ranks or [], sharding.sharding_spec
-    if spec is None:
-        return [Shard(list(weight.shape), [0, 0], rank=rank) for rank in ranks]
-    if len(ranks) != len(spec.shards):  # a plan by hand may give only the first rank of a host
-        ranks = [shard.placement.rank() for shard in spec.shards]
-    return [Shard(s.shard_sizes, s.shard_offsets, rank=rank) for s, rank in zip(spec.shards, ranks, strict=True)]
+    spec = sharding.sharding_spec
+    if spec is None:  # data-parallel
+        return [Shard(list(weight.shape), [0, 0], rank=rank) for rank in sharding.ranks or ()]
+    return [Shard(s.shard_sizes, s.shard_offsets, rank=rank) for s, rank in zip(spec.shards, ranks_of(sharding), strict=True)]
 
 
 def machines_of(topology: Topology) -> tuple[Machines, list[str]]:

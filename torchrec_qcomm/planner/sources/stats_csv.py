@@ -29,6 +29,7 @@ from torchrec_qcomm.planner.job import Job, Machines, PlannedTable
 from torchrec_qcomm.planner.kinds import KINDS, Kind
 from torchrec_qcomm.planner.search.topology import DEFAULT_RATES
 from torchrec_qcomm.planner.sources.options import check_ranks
+from torchrec_qcomm.planner.sources.shards import dealt_rows
 from torchrec_qcomm.policy import Policy, Table
 
 ABBREVIATIONS = {kind.statistics: kind for kind in KINDS}
@@ -208,10 +209,7 @@ class _Row:
         if rest or len(ranks) % columns or (not by_rows and len(ranks) != columns):
             many = f"{columns} shards of columns" if by_rows else f"{columns} ranks"
             raise self.wrong("ranks", "they do not fit emb_dim and shard_dim", f"{many}, for dim {dim} cut to {shard_dim}")
-        parts = len(ranks) // columns
-        block = -(-rows // parts)
-        offsets = np.minimum(np.arange(parts, dtype=np.int64) * block, rows)
-        shard_rows = np.minimum(rows - offsets, block)
+        offsets, shard_rows = dealt_rows(rows, len(ranks) // columns)
         return ranks, np.tile(shard_rows, columns), np.full(len(ranks), shard_dim, dtype=np.int64), np.tile(offsets, columns)
 
 
