@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from torchrec_qcomm.planner.search.estimator import WireAwareEstimator, wire_aware_enumerator
     from torchrec_qcomm.planner.search.tables import ModelTable, model_tables
     from torchrec_qcomm.planner.search.topology import build_topology
-    from torchrec_qcomm.planner.sources.offline import ListedTable, model_of, plan_offline, plan_options
-    from torchrec_qcomm.planner.sources.options import job_from_options, machines_of, options_of, policy_of
-    from torchrec_qcomm.planner.sources.plan_file import export_plan, load_plan, read_plan
+    from torchrec_qcomm.planner.sources.offline import ListedTable, job_from_tables, model_of, plan_options
+    from torchrec_qcomm.planner.sources.options import PlannerInputs, job_from_options, machines_of, options_of, policy_of
+    from torchrec_qcomm.planner.sources.plan_file import read_plan, read_plan_or_stats, write_plan
     from torchrec_qcomm.planner.sources.stats_csv import read_stats_csv
 
 __all__ = [
@@ -44,19 +44,20 @@ __all__ = [
     "ListedTable",
     "Machines",
     "PlannedTable",
+    "PlannerInputs",
     "Reach",
     "Replicas",
-    "export_plan",
     "job_from_options",
-    "load_plan",
+    "job_from_tables",
     "machines_of",
     "model_of",
     "options_of",
-    "plan_offline",
     "plan_options",
     "policy_of",
     "read_plan",
+    "read_plan_or_stats",
     "read_stats_csv",
+    "write_plan",
 ]
 
 _HOMES = {
@@ -65,9 +66,9 @@ _HOMES = {
     "search.estimator": ("WireAwareEstimator", "wire_aware_enumerator"),
     "search.tables": ("ModelTable", "model_tables"),
     "search.topology": ("build_topology",),
-    "sources.offline": ("ListedTable", "model_of", "plan_offline", "plan_options"),
-    "sources.options": ("job_from_options", "machines_of", "options_of", "policy_of"),
-    "sources.plan_file": ("export_plan", "load_plan", "read_plan"),
+    "sources.offline": ("ListedTable", "job_from_tables", "model_of", "plan_options"),
+    "sources.options": ("PlannerInputs", "job_from_options", "machines_of", "options_of", "policy_of"),
+    "sources.plan_file": ("read_plan", "read_plan_or_stats", "write_plan"),
     "sources.stats_csv": ("read_stats_csv",),
 }
 

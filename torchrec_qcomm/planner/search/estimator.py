@@ -15,6 +15,7 @@ since both links work at once; hops follow each other and add up. A rank's share
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +38,23 @@ _ORDER = [kind.name for kind in KINDS]
 
 _EXCHANGED = [kind.name for kind in KINDS if kind.hops]
 _FP32 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Peers:
+    """The ranks that a shard exchanges with in one hop.
+
+    Attributes:
+        rows: that go to each of them.
+        on_host, in_pod, beyond: how many there are on the shard's host, on others of its pod, and farther away.
+        summed: they add up what several shards send, so each value is decoded as often as it is sent.
+    """
+
+    rows: float
+    on_host: int
+    in_pod: int
+    beyond: int
+    summed: bool
 
 
 class WireAwareEstimator(EmbeddingPerfEstimatorConfig):
@@ -95,38 +113,27 @@ class WireAwareEstimator(EmbeddingPerfEstimatorConfig):
         if not two_hops:
             if not ctx.is_pooled and kind.rows_dealt_out:
                 rows /= world  # every rank has the vectors of its own ids
-            hops = [(rows, local - 1, pod - local, world - pod)]
+            hops = [_Peers(rows, local - 1, pod - local, world - pod, summed=pooled_rows)]
         elif kind is ROW_WISE:
             hosts, of_pod = world // local, pod // local
-            hops = [(rows * hosts, local - 1, 0, 0), (rows, 0, of_pod - 1, hosts - of_pod)]
+            inside = _Peers(rows * hosts, local - 1, 0, 0, summed=True)
+            hops = [inside, _Peers(rows, 0, of_pod - 1, hosts - of_pod, summed=True)]
         else:  # rows lie in one pod; its ranks sum, then each exchanges with its like in every other pod
             groups = world // pod
-            hops = [(rows * groups, local - 1, pod - local, 0), (rows, 0, 0, groups - 1)]
-        # What is summed at the receiver is decoded as often as it is sent.
-        sums = [pooled_rows, pooled_rows and kind is ROW_WISE]
-        return sum(self._hop(ctx, table, direction, *hop, summed=summed) for hop, summed in zip(hops, sums, strict=False))
+            inside = _Peers(rows * groups, local - 1, pod - local, 0, summed=True)
+            hops = [inside, _Peers(rows, 0, 0, groups - 1, summed=False)]
+        return sum(self._hop(ctx, table, direction, hop) for hop in hops)
 
-    def _hop(
-        self,
-        ctx: ShardPerfContext,
-        table: Table,
-        direction: Direction,
-        rows: float,
-        on_host: int,
-        in_pod: int,
-        beyond: int,
-        *,
-        summed: bool,
-    ) -> float:
+    def _hop(self, ctx: ShardPerfContext, table: Table, direction: Direction, hop: _Peers) -> float:
         intra, inter = (self._codec(table, direction, link) for link in (Link.INTRA_HOST, Link.INTER_HOST))
-        near, far = (rows * codec.row_bytes(ctx.emb_dim, self._payload) + codec.segment_bytes for codec in (intra, inter))
+        near, far = (hop.rows * codec.row_bytes(ctx.emb_dim, self._payload) + codec.segment_bytes for codec in (intra, inter))
         rates = ctx.comms_bandwidths
         assert rates is not None
-        wire = max((on_host * near + in_pod * far) / rates.intra_host_bw, beyond * far / rates.inter_host_bw)
-        values = rows * ctx.emb_dim * _FP32
+        wire = max((hop.on_host * near + hop.in_pod * far) / rates.intra_host_bw, hop.beyond * far / rates.inter_host_bw)
+        values = hop.rows * ctx.emb_dim * _FP32
         coding = sum(
-            ranks * self._coding(codec, values, direction, summed)
-            for ranks, codec in ((on_host, intra), (in_pod + beyond, inter))
+            ranks * self._coding(codec, values, direction, hop.summed)
+            for ranks, codec in ((hop.on_host, intra), (hop.in_pod + hop.beyond, inter))
         )
         return wire + coding
 

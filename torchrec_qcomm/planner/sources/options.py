@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -32,32 +32,43 @@ from torchrec_qcomm.policy import Policy, Table
 Sharders = Sequence[ModuleSharder[nn.Module]]
 
 
+@dataclass(frozen=True, slots=True)
+class PlannerInputs:
+    """What TorchRec's planner is given, besides a model.
+
+    Attributes:
+        topology: the machines that a plan is made for; they need not be here.
+        batch_size: samples of a rank.
+        sharders: that the model is sharded with. They say what a lookup's dtype is, and which tables TorchRec exchanges itself.
+        constraints: by table name. A plan does not hold the numbers of bags, batch sizes by feature and weights that they name.
+        pooling_known: names of tables whose pooling factors somebody gave; a plan does not tell a given 1 from a default.
+    """
+
+    topology: Topology
+    batch_size: int
+    sharders: Sharders = ()
+    constraints: Mapping[str, ParameterConstraints] = field(default_factory=dict)
+    pooling_known: Collection[str] = ()
+
+
 def job_from_options(
     options: Sequence[ShardingOption],
-    topology: Topology,
-    batch_size: int,
+    inputs: PlannerInputs,
     policy: Policy | None = None,
     *,
-    constraints: Mapping[str, ParameterConstraints] | None = None,
-    sharders: Sharders | None = None,
     hierarchical_row_wise: bool | None = None,
     machines: Machines | None = None,
     replicas: Replicas | None = None,
-    pooling_known: Collection[str] = (),
 ) -> Job:
     """The job that a plan is for.
 
     Args:
         options: the planner's best plan: one option a table, its shards with their ranks.
-        topology: that the plan was made for.
-        batch_size: samples of a rank.
+        inputs: what the planner was given.
         policy: the codecs; by default that of the sharders.
-        constraints: that the planner had. Number of bags, batch sizes by feature and weights are taken from there.
-        sharders: that the model is sharded with. They say what a lookup's dtype is, and which tables TorchRec exchanges itself.
         hierarchical_row_wise: by default as the sharders say.
         machines: by default those of the topology. With ``replicas`` those of all groups together.
         replicas: with 2D parallelism; ranks of the plan are then those of one sharding group.
-        pooling_known: names of tables whose pooling factors somebody gave; a plan does not tell a given 1 from a default.
 
     Raises:
         PlannerError: there is no plan, or it does not fit the machines or the modules.
@@ -67,14 +78,14 @@ def job_from_options(
         wrong = "there is no plan: TorchRec's planner found none, and no shard has a rank"
         todo = "See what the planner says: mostly the tables do not fit into the memory of the topology."
         raise PlannerError(describe("plan", wrong, got=got, allowed="a rank for every shard", todo=todo))
-    machines, assumed = (machines, []) if machines else machines_of(topology)
-    constraints, sharders = constraints or {}, sharders or ()
+    machines, assumed = (machines, []) if machines else machines_of(inputs.topology)
+    sharders, batch_size = inputs.sharders, inputs.batch_size
     by_type = {_type_key(sharder.module_type): sharder for sharder in sharders}
     policy = policy_of(sharders) if policy is None else policy
     tables, alone, coded = [], [], []
     for option in options:
         sharder = by_type.get(option.module_type_key)
-        tables.append(_planned(option, constraints.get(option.name), sharder, batch_size, assumed))
+        tables.append(_planned(option, inputs.constraints.get(option.name), sharder, batch_size, assumed))
         if sharder is not None and _ours(sharder) is None:
             alone.append(option.name)
             coded += [option.name] if getattr(sharder, "qcomm_codecs_registry", None) else []
@@ -85,7 +96,7 @@ def job_from_options(
     if coded:
         assumed.append(f"counted as moved as they are, though their sharder has codecs of TorchRec: {_some(coded)}")
     names = [table.table.name for table in tables if set(table.pooling) == {1.0}]
-    if plain := [name for name in names if name not in pooling_known]:
+    if plain := [name for name in names if name not in inputs.pooling_known]:
         assumed.append(f"pooling factor 1 (a feature has one id a sample), TorchRec's if none is given, for {_some(plain)}")
     job = Job(
         _one_payload(tables),
@@ -100,26 +111,19 @@ def job_from_options(
     return replace(job, planned_memory=_memory(options, job))
 
 
-def options_of(
-    plan: ShardingPlan,
-    model: nn.Module,
-    sharders: Sharders,
-    batch_size: int,
-    constraints: Mapping[str, ParameterConstraints] | None = None,
-) -> list[ShardingOption]:
+def options_of(plan: ShardingPlan, model: nn.Module, inputs: PlannerInputs) -> list[ShardingOption]:
     """The options that a plan came from, as far as it tells: without memory, and pooling factors from the constraints alone.
 
     Args:
         plan: what ``collective_plan`` returns.
         model: not sharded yet.
-        sharders: that it will be sharded with.
-        batch_size: samples of a rank.
-        constraints: that the planner had.
+        inputs: what the planner was given.
 
     Raises:
         PlannerError: the plan is not of this model and these sharders.
     """
-    modules, by_type = dict(model.named_modules()), {_type_key(sharder.module_type): sharder for sharder in sharders}
+    modules = dict(model.named_modules())
+    by_type = {_type_key(sharder.module_type): sharder for sharder in inputs.sharders}
     options = []
     for path, tables in plan.plan.items():
         module = modules.get(path)
@@ -134,13 +138,13 @@ def options_of(
             if name not in weights:
                 where, wrong = f"plan: module {path!r}", "the plan has a table that the module has not"
                 raise PlannerError(describe(where, wrong, got=name, allowed=weights))
-            given = getattr((constraints or {}).get(name), "pooling_factors", None)
+            given = getattr(inputs.constraints.get(name), "pooling_factors", None)
             option = ShardingOption(
                 name=name,
                 tensor=weights[name],
                 module=(path, module),
                 input_lengths=given or [1.0],
-                batch_size=batch_size,
+                batch_size=inputs.batch_size,
                 sharding_type=sharding.sharding_type,
                 partition_by=get_partition_by_type(sharding.sharding_type),
                 compute_kernel=sharding.compute_kernel,

@@ -26,7 +26,7 @@ _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch
 _SHARDS = ("ranks", "shard_rows", "shard_dims", "row_offsets")
 
 
-def export_plan(job: Job, path: str | os.PathLike[str]) -> None:
+def write_plan(job: Job, path: str | os.PathLike[str]) -> None:
     """Write a job, less its policy, as JSON. A file that is there is replaced at once, so several ranks may write the same.
 
     Raises:
@@ -58,7 +58,7 @@ def export_plan(job: Job, path: str | os.PathLike[str]) -> None:
 
 
 def read_plan(path: str | os.PathLike[str], policy: Policy | None = None) -> Job:
-    """Read what `export_plan` wrote.
+    """Read what `write_plan` wrote.
 
     Raises:
         PlannerError: it is another file; names the file and the key path.
@@ -100,7 +100,7 @@ def read_plan(path: str | os.PathLike[str], policy: Policy | None = None) -> Job
     return job.under(policy or Policy())
 
 
-def load_plan(
+def read_plan_or_stats(
     path: str | os.PathLike[str], machines: Machines | None = None, batch_size: int | None = None, policy: Policy | None = None
 ) -> Job:
     """Read a plan file, or TorchRec's planner statistics as CSV; which of them, its content tells.
