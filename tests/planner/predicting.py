@@ -22,7 +22,8 @@ from tests.sharding.sequences import SEQUENCES, flat, sequence_collection, seque
 from tests.sharding.variable import ragged
 from torchrec_qcomm import codecs
 from torchrec_qcomm.planner.job import Job, Machines, Replicas
-from torchrec_qcomm.planner.sources.from_plan import job_of_plan
+from torchrec_qcomm.planner.search.topology import build_topology
+from torchrec_qcomm.planner.sources.options import PlannerInputs, job_from_options, options_of
 from torchrec_qcomm.policy import Link, Policy, Rule, Table
 from torchrec_qcomm.sharding import (
     QCommEmbeddingBagCollectionSharder,
@@ -132,26 +133,34 @@ class Scene:
 
     def job(self) -> Job:
         """What the planner makes of the plan."""
-        return job_of_plan(
-            self.model(),
-            ShardingPlan(self.plan()),
-            Machines(WORLD, LOCAL),
-            batch_size=max(self.sizes),
-            policy=self.policy,
-            hierarchical_row_wise=self.hierarchical,
+        return self.job_of(self.plan())
+
+    def job_of(self, plan: dict[str, Any]) -> Job:
+        """Likewise, of another plan."""
+        inputs = PlannerInputs(build_topology(WORLD, LOCAL, "cpu"), max(self.sizes), tuple(self._sharders().values()))
+        return job_from_options(
+            options_of(ShardingPlan(plan), self.model(), inputs),
+            inputs,
+            machines=Machines(WORLD, LOCAL),
             replicas=Replicas(self.group, node_group_size=self.group) if self.group else None,
         )
+
+    def _sharders(self) -> dict[str, Any]:
+        """For each collection."""
+        bags = QCommEmbeddingBagCollectionSharder(
+            self.policy, hierarchical_row_wise=self.hierarchical, fused_params=SGD, devices_per_host=LOCAL
+        )
+        return {
+            "bags": bags,
+            "sequences": QCommEmbeddingCollectionSharder(self.policy, fused_params=SGD, devices_per_host=LOCAL),
+        }
 
     def sharded(self, rank: int) -> nn.ModuleDict:
         """On a rank."""
         model, plan = self.model(), copy.deepcopy(self.plan())
         flat = {(path, name): sharding for path, shardings in plan.items() for name, sharding in shardings.items()}
         env = strided(WORLD, rank, flat) if self.group else world_env()
-        bags = QCommEmbeddingBagCollectionSharder(
-            self.policy, hierarchical_row_wise=self.hierarchical, fused_params=SGD, devices_per_host=LOCAL
-        )
-        sequences = QCommEmbeddingCollectionSharder(self.policy, fused_params=SGD, devices_per_host=LOCAL)
-        sharders = {"bags": bags, "sequences": sequences}
+        sharders = self._sharders()
         return nn.ModuleDict(
             {path: sharders[path].shard(module, plan[path], env, CPU, module_fqn=path) for path, module in model.items()}
         )

@@ -16,6 +16,7 @@ from tests.ranks import RankPool
 from tests.sharding.models import TableSpec
 from torchrec_qcomm.planner import (
     ListedTable,
+    PlannerInputs,
     WireAwareEstimator,
     build_topology,
     model_of,
@@ -223,7 +224,7 @@ def chosen(
     else:
         estimator = WireAwareEstimator(policy, model_tables(model))
         enumerator = wire_aware_enumerator(estimator, topology, size, constraints)
-    options = plan_options(model, topology, size, qc.get_sharders(policy), constraints, enumerator=enumerator)
+    options = plan_options(model, PlannerInputs(topology, size, qc.get_sharders(policy), constraints), enumerator=enumerator)
     cost = dict.fromkeys(range(4), 0.0)
     for option in options:
         for shard in option.shards:

@@ -21,7 +21,6 @@ from torchrec_qcomm.planner.forecast.counts import Counts, FeatureCounts, blocks
 from torchrec_qcomm.planner.forecast.peers import Place
 from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import REACHES, Job, Machines, Reach, Replicas
-from torchrec_qcomm.planner.sources.from_plan import job_of_plan
 from torchrec_qcomm.policy import Direction, Policy, Rule
 
 JOBS = range(120)
@@ -253,21 +252,20 @@ def test_a_job_of_a_plan() -> None:
     assert (second.sharding_type, len(second.ranks)) == ("data_parallel", 0)
     last = job.tables[-1]
     assert (last.module, last.pooled, last.weighted, last.ranks.tolist()) == ("sequences", False, False, [0, 1, 2, 3])
-    assert job.assumptions == ("one id a sample for the features of t0, t1, t2, t3, t4 and 5 more",)
+    said = "pooling factor 1 (a feature has one id a sample), TorchRec's if none is given, for 10 tables"
+    assert job.assumptions == (f"{said}: t0, t1, t2, t3, t4 and 5 more",)
     plan = scene.plan()
     plan["bags"]["t0"].ranks = [0]  # all that TorchRec looks at
-    assert job_of_plan(scene.model(), plan, Machines(4, 2), 5).tables[0].ranks.tolist() == [0, 1]
+    assert scene.job_of(plan).tables[0].ranks.tolist() == [0, 1]
 
 
 def test_plans_that_do_not_fit_the_model_are_refused() -> None:
-    scene, machines = Scene(bags=("column_wise",)), Machines(4, 2)
+    scene = Scene(bags=("column_wise",))
     plan = scene.plan()["bags"]
     for odd, message in (
-        ({"other": plan}, "plan: no such collection in the model; got 'other'; allowed: bags"),
-        ({"bags": {"x": plan["t0"]}}, "plan: 'bags': no such table; got 'x'; allowed: t0, t1, t2, t3, t4, t5"),
-        ({"bags": {"t0": replace(plan["t0"], ranks=[1])}}, "table 't0': not one rank for each shard; got [1]"),
-        ({"bags": {"t0": replace(plan["t0"], sharding_spec=None)}}, "table 't0': no shards; got None"),
+        ({"other": plan}, "plan: module 'other': the plan shards what is no such module of the model; got 'other'"),
+        ({"bags": {"x": plan["t0"]}}, "the plan has a table that the module has not; got 'x'; allowed: t0, t1, t2, t3, t4, t5"),
     ):
         with pytest.raises(PlannerError) as error:
-            job_of_plan(scene.model(), odd, machines, 5)
+            scene.job_of(odd)
         assert message in str(error.value)

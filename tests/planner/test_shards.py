@@ -12,7 +12,8 @@ from tests.planner.held import TABLE, held, planned_by_hand
 from tests.ranks import RankPool
 from tests.sharding.models import LOCAL, collection
 from torchrec_qcomm.planner.findings.lookups import profile_lookups
-from torchrec_qcomm.planner.sources.options import options_of
+from torchrec_qcomm.planner.search.topology import build_topology
+from torchrec_qcomm.planner.sources.options import PlannerInputs, options_of
 from torchrec_qcomm.planner.sources.shards import ranks_of
 from torchrec_qcomm.sharding import default_sharders
 
@@ -43,7 +44,8 @@ def test_options_and_profiles_go_by_it(plan: str) -> None:
     kind, named, expected = PLANS[plan]
     whole = ShardingPlan({"ebc": {"t": planned_by_hand(kind, named, expected)}})
     sharders = [sharder for sharder, _ in default_sharders()]
-    (option,) = options_of(whole, nn.ModuleDict({"ebc": collection([TABLE])}), sharders, 8)
+    inputs = PlannerInputs(build_topology(WORLD, LOCAL, "cpu"), 8, sharders)
+    (option,) = options_of(whole, nn.ModuleDict({"ebc": collection([TABLE])}), inputs)
     assert [shard.rank for shard in option.shards] == expected
     batch = KeyedJaggedTensor(["f"], torch.arange(10), lengths=torch.ones(10, dtype=torch.int64))
     (profile,) = profile_lookups([batch], whole, features={"t": ["f"]}).tables
