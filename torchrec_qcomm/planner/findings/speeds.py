@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
-from statistics import median
-from time import perf_counter
 
 import torch
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs import CodecLike, CodecSpec, Noise
+from torchrec_qcomm.codecs import CodecLike, CodecSpec
+from torchrec_qcomm.codecs.speed import codec_speed
 from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.job import Job
 from torchrec_qcomm.policy import Direction, Link
@@ -64,7 +62,7 @@ def specs_of(job: Job) -> tuple[CodecSpec, ...]:
 def measured_speeds(
     likes: Iterable[CodecLike], dim: int = 128, device: str | torch.device = "cpu", seconds: float = 0.05, values: int = 2**22
 ) -> Speeds:
-    """Time the codecs' own encode and decode, with as many threads as torch has.
+    """Time the codecs' own encode and decode.
 
     Args:
         likes: codecs.
@@ -82,29 +80,6 @@ def measured_speeds(
         raise PlannerError(describe("codec speeds: device", "not on this machine", got=str(device), allowed=["cpu"]))
     generator = torch.Generator().manual_seed(0)
     sample = torch.randn(max(values // dim, 1), dim, generator=generator).to(device)
-    found = {}
-    for spec in dict.fromkeys(map(codecs.spec, likes)):
-        codec, noise = codecs.get(spec), Noise(site="speeds")
-        data, out = codec.encode(sample, noise=noise), torch.empty_like(sample)
-        encode = _seconds(partial(codec.encode, sample, out=data, noise=noise), device, seconds)
-        decode = _seconds(partial(codec.decode, data, dim, out=out), device, seconds)
-        found[str(spec)] = (sample.numel() * 4 / encode / 1e9, sample.numel() * 4 / decode / 1e9)
+    found = {str(spec): codec_speed(codecs.get(spec), sample, seconds) for spec in dict.fromkeys(map(codecs.spec, likes))}
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
     return Speeds(found, f"measured here on {device.type} ({name}), rows of {dim} values", device.type)
-
-
-def _seconds(work: Callable[[], object], device: torch.device, budget: float) -> float:
-    """The median of at least three runs after one."""
-
-    def once() -> float:
-        start = perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return perf_counter() - start
-
-    once()
-    times: list[float] = []
-    while len(times) < 3 or sum(times) < budget:
-        times.append(once())
-    return median(times)
