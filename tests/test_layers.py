@@ -34,7 +34,7 @@ LIBRARIES = {
     "torch.distributed": {"collectives", "sharding", "api"},
     "torchrec": {"sharding", "planner", "report", "api"},
     "jinja2": {"report"},
-    "fbgemm_gpu": {"codecs", "tune"},
+    "fbgemm_gpu": {"codecs"},
     "pydantic": {"config"},
     "yaml": {"config"},
 }
