@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from torchrec_qcomm.planner import units as u
-from torchrec_qcomm.planner.advice import advise
+from torchrec_qcomm.planner.advice import AdvisedJob, advise
 from torchrec_qcomm.planner.findings.crossing import crossing
 from torchrec_qcomm.planner.findings.loads import loads
 from torchrec_qcomm.planner.findings.lookups import LookupProfile
+from torchrec_qcomm.planner.findings.results import Analysis, Times
 from torchrec_qcomm.planner.findings.speeds import Speeds
-from torchrec_qcomm.planner.findings.terms import Analysis, Times
 from torchrec_qcomm.planner.findings.timing import times, uncounted
 from torchrec_qcomm.planner.forecast.predict import predict
-from torchrec_qcomm.planner.forecast.terms import Forecast
+from torchrec_qcomm.planner.forecast.results import Forecast
 from torchrec_qcomm.planner.job import Job
 from torchrec_qcomm.policy import Policy
 
@@ -44,7 +44,7 @@ def analyse(job: Job, *, speeds: GivenSpeeds | None = None, profile: LookupProfi
         loads=found,
         crossing=crossing(forecast),
         times=estimate,
-        advice=advise(forecast, plain, estimate, found, usable, predict, profile),
+        advice=advise(AdvisedJob(forecast, plain, estimate, found, usable, predict, profile)),
         notes=tuple(_notes(forecast, estimate, given, usable, profile)),
     )
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from torchrec_qcomm.planner import units as u
 from torchrec_qcomm.planner.findings.loads import AT_FAULT, ranks_at_fault
-from torchrec_qcomm.planner.findings.terms import Analysis, Load
-from torchrec_qcomm.planner.forecast.terms import Forecast, TableForecast
+from torchrec_qcomm.planner.findings.results import Analysis, Load
+from torchrec_qcomm.planner.forecast.results import Forecast, TableForecast
 from torchrec_qcomm.planner.job import LINK_OF_REACH, REACHES, Machines, PlannedTable, Reach
 from torchrec_qcomm.planner.kinds import KINDS
 from torchrec_qcomm.planner.search.topology import DEFAULT_RATES

@@ -13,7 +13,7 @@ from torchrec.distributed.planner.types import Enumerator, PlanDebugStats, Shard
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
 from torchrec_qcomm.planner.analysis import GivenSpeeds, analyse
-from torchrec_qcomm.planner.findings.terms import Analysis
+from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.planner.job import Replicas
 from torchrec_qcomm.planner.sources.options import PlannerInputs, job_from_options
 from torchrec_qcomm.planner.sources.plan_file import write_plan

@@ -1,4 +1,4 @@
-"""A table sharded otherwise, as TorchRec would cut it."""
+"""A table sharded in another way, cut as TorchRec would cut it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def by_rows(table: PlannedTable, ranks: Sequence[int], kind: Kind) -> PlannedTab
 
 
 def by_columns(table: PlannedTable, ranks: Sequence[int]) -> PlannedTable | None:
-    """Equal column shards; ``None`` if the columns cannot be dealt out equally to so many in fours, as FBGEMM wants them."""
+    """Equal shards of columns; ``None`` if these would not have a multiple of 4 columns, which FBGEMM wants."""
     rows, dim = table.table.rows, table.table.dim
     if dim % (4 * len(ranks)):
         return None
@@ -34,7 +34,7 @@ def by_columns(table: PlannedTable, ranks: Sequence[int]) -> PlannedTable | None
 
 
 def narrower(table: PlannedTable, times: int) -> PlannedTable | None:
-    """With a ``times``-th of its columns in every shard; ``None`` where that leaves no whole number."""
+    """With ``1 / times`` of the columns in every shard; ``None`` where that is no whole number."""
     if (table.shard_dims % times).any() or table.table.dim % times:
         return None
     smaller = Table(table.table.name, table.table.rows, table.table.dim // times)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchrec_qcomm.planner.findings.terms import Crossing, TableCrossing
-from torchrec_qcomm.planner.forecast.terms import Forecast
+from torchrec_qcomm.planner.findings.results import Crossing, TableCrossing
+from torchrec_qcomm.planner.forecast.results import Forecast
 from torchrec_qcomm.planner.job import REACHES, Reach
 
 BEYOND = tuple(REACHES.index(reach) for reach in (Reach.INTRA_POD, Reach.INTER_POD))

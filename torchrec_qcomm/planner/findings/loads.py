@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from torchrec_qcomm.planner.findings.lookups import LookupProfile
-from torchrec_qcomm.planner.findings.terms import Load
-from torchrec_qcomm.planner.forecast.terms import Forecast, TableForecast
+from torchrec_qcomm.planner.findings.results import Load
+from torchrec_qcomm.planner.forecast.results import Forecast, TableForecast
 from torchrec_qcomm.planner.job import Job, PlannedTable
 from torchrec_qcomm.policy import Direction
 

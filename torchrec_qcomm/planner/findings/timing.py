@@ -23,9 +23,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from torchrec_qcomm.codecs import CodecSpec
+from torchrec_qcomm.planner.findings.results import CollectiveTime, Times
 from torchrec_qcomm.planner.findings.speeds import Speeds
-from torchrec_qcomm.planner.findings.terms import CollectiveTime, Times
-from torchrec_qcomm.planner.forecast.terms import ExchangeForecast, Forecast
+from torchrec_qcomm.planner.forecast.results import ExchangeForecast, Forecast
 from torchrec_qcomm.planner.job import LINK_OF_REACH, REACHES, Job, Machines, PlannedTable, Reach
 from torchrec_qcomm.policy import Direction, ResolvedPolicy
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchrec_qcomm.planner.forecast.terms import Forecast
+from torchrec_qcomm.planner.forecast.results import Forecast
 from torchrec_qcomm.policy import Direction
 
 
@@ -151,7 +151,7 @@ class Advice:
     """One thing to do next.
 
     Attributes:
-        rule: the name of the rule that found it.
+        rule: the name of the adviser that found it.
         title: what to do, in a line.
         because: the number behind it, in a sentence.
         setting: the lines of YAML, or the setting of the planner, that does it; empty where nothing is to be set.
