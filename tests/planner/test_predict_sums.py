@@ -16,9 +16,9 @@ from tests.planner.predicting import Scene
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.formats.int4 import Int4
 from torchrec_qcomm.errors import PlannerError
-from torchrec_qcomm.planner.forecast import sites
+from torchrec_qcomm.planner.forecast import row_sizes
 from torchrec_qcomm.planner.forecast.counts import Counts, FeatureCounts, blocks_of, count_batches
-from torchrec_qcomm.planner.forecast.peers import Place
+from torchrec_qcomm.planner.forecast.placement import Placement
 from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import REACHES, Job, Machines, Reach, Replicas
 from torchrec_qcomm.policy import Direction, Policy, Rule
@@ -28,13 +28,13 @@ JOBS = range(120)
 
 def counted(job: Job) -> Counts:
     """Counts that say what the job expects."""
-    features, place = {}, Place(job)
+    features, placement = {}, Placement(job)
     for table in job.tables:
-        blocks = blocks_of(table, place)
+        blocks = blocks_of(table, placement)
         share = np.array([rows for _, rows, *_ in dealt(table.table.rows, 1, range(blocks))]) / table.table.rows
         for feature, ids in zip(table.features, table.pooling, strict=True):
-            each = np.tile((share * job.batch_size * ids)[:, None], place.world)
-            features[table.module, table.table.name, feature] = FeatureCounts(np.full(place.world, job.batch_size), each)
+            each = np.tile((share * job.batch_size * ids)[:, None], placement.world)
+            features[table.module, table.table.name, feature] = FeatureCounts(np.full(placement.world, job.batch_size), each)
     return Counts(features)
 
 
@@ -98,7 +98,7 @@ class Headed(Int4):
 def test_what_travels_once_a_table_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For each pair of ranks between which rows go, whatever the columns and features; nothing where there are none."""
     real = codecs.get
-    monkeypatch.setattr(sites.codecs, "get", lambda spec: Headed() if spec.name == "int4" else real(spec))
+    monkeypatch.setattr(row_sizes.codecs, "get", lambda spec: Headed() if spec.name == "int4" else real(spec))
     twice = planned("t", "column_wise", [(0, 100, 4, 0), (0, 100, 12, 0), (1, 100, 8, 0)], features=("a", "b"), pooling=(1, 1))
     job = Job((twice,), Machines(3, 1), 5, Policy("int4", "none"))
     rows = [2 * (6 + 10) * 5 + 10, 2 * 8 * 5 + 10]  # two features; dims 4 and 12 at one rank take 2 + 4 and 6 + 4

@@ -14,7 +14,7 @@ from pathlib import Path
 from torchrec_qcomm.api import plan_offline
 from torchrec_qcomm.planner import Job, Machines
 from torchrec_qcomm.planner.analysis import analyse
-from torchrec_qcomm.planner.findings.terms import Analysis
+from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.planner.search.topology import DEFAULT_RATES
 from torchrec_qcomm.planner.sources.plan_file import read_plan_or_stats
 from torchrec_qcomm.policy import Policy
