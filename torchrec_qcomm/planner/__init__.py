@@ -20,6 +20,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchrec_qcomm.planner.forecast.counts import count_batches
+    from torchrec_qcomm.planner.forecast.predict import predict
+    from torchrec_qcomm.planner.forecast.results import Forecast
     from torchrec_qcomm.planner.job import Job, Machines, PlannedTable, Reach, Replicas
     from torchrec_qcomm.planner.search.constraints import Constraint, build_constraints
     from torchrec_qcomm.planner.search.estimator import WireAwareEstimator, wire_aware_enumerator
@@ -58,9 +61,16 @@ __all__ = [
     "read_plan_or_stats",
     "read_stats_csv",
     "write_plan",
+    # what a step will send
+    "Forecast",
+    "count_batches",
+    "predict",
 ]
 
 _HOMES = {
+    "forecast.counts": ("count_batches",),
+    "forecast.predict": ("predict",),
+    "forecast.results": ("Forecast",),
     "job": ("Job", "Machines", "PlannedTable", "Reach", "Replicas"),
     "search.constraints": ("Constraint", "build_constraints"),
     "search.estimator": ("WireAwareEstimator", "wire_aware_enumerator"),

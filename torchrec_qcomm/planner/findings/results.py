@@ -63,22 +63,6 @@ class Crossing:
         return wire / total if total else wire
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TableCrossing:
-    """How far the bytes of one table go, both directions together.
-
-    Attributes:
-        table, module: which.
-        wire: ``[reach]`` bytes of all ranks.
-        across: of them, those that leave a host; ``None`` if it is not known which ranks share one.
-    """
-
-    table: str
-    module: str
-    wire: np.ndarray
-    across: float | None
-
-
 @dataclass(frozen=True, slots=True)
 class CollectiveTime:
     """An estimate for one collective; milliseconds, at the slowest rank.
