@@ -6,7 +6,7 @@ units      numbers with their units, as advice and reports print them
 search/    what TorchRec's planner is told before it searches: tables, constraints, topology, costs
 sources/   where a job comes from: the planner's options, a list of tables, a plan file, planner statistics
 forecast/  what a step of a job will send, in bytes
-findings/  what is read from a forecast: loads, crossings, times
+findings/  what a forecast means: loads, crossings, times
 advice/    what to do next, each with its number
 analysis   from a job to all that a report prints of it
 

@@ -25,13 +25,13 @@ def analyse(job: Job, *, speeds: GivenSpeeds | None = None, profile: LookupProfi
 
     Args:
         job: the job.
-        speeds: of codecs: `measured_speeds`, or ``{codec's short name: (encode, decode)}`` in GB/s of FP32 values. ``None``:
-            the time of coding is left out, and a note says so. So it is where speeds were measured on another kind of device
-            than the job's.
-        profile: lookups that were counted; they are shown beside the assumed ones, and advice goes by them.
+        speeds: of codecs: `measured_speeds`, or ``{codec's short name: (encode, decode)}`` in GB/s of FP32 values. With
+            ``None``, or if they were measured on another kind of device than the job's, the time of coding is left out, and a
+            note says so.
+        profile: counted lookups. They are shown beside the assumed ones, and advice goes by them.
 
     Raises:
-        PlannerError: nothing can be forecast of the job, the speeds are none, or the profile is of another plan.
+        PlannerError: the job cannot be forecast, the speeds are not speeds, or the profile is of another plan.
     """
     given = speeds if isinstance(speeds, Speeds) else Speeds(dict(speeds or {}))
     usable = given if _fits(given, job) else Speeds({})

@@ -1,6 +1,6 @@
-"""TorchRec's sharding types: one table of what the planner has to know of each.
+"""TorchRec's sharding types, in one table of what differs between them.
 
-TorchRec is not imported, since that takes seconds and a config names them too.
+TorchRec is not imported here: that takes seconds, and a config needs their names.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from torchrec_qcomm.planner.forecast.results import Forecast
 from torchrec_qcomm.planner.job import REACHES, Reach
 
 BEYOND = tuple(REACHES.index(reach) for reach in (Reach.INTRA_POD, Reach.INTER_POD))
-"""Columns of bytes that leave a host."""
+"""Columns of ``[..., reach]`` with the bytes that leave a host."""
 
 
 def crossing(forecast: Forecast) -> Crossing:

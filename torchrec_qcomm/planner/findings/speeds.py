@@ -1,4 +1,4 @@
-"""How fast codecs work: measured on this machine, or given."""
+"""How fast the codecs of a job work: measured on this machine, or given."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchrec_qcomm.policy import Direction, Link
 from torchrec_qcomm.policy.resolution import LOSSLESS
 
 RUNGS: tuple[tuple[str, str], ...] = (("fp8_e4m3", "fp8_e5m2"), ("int4", "int4"))
-"""Codecs forward and backward that advice tries, the next with fewer bytes than a table has now: 8 bits, then 4."""
+"""Codecs forward and backward that advice tries in turn: 8 bits, then 4. Their speeds are measured too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Speeds:
     Attributes:
         by_codec: for a codec's short name, ``(encode, decode)`` in GB/s (1e9 bytes) of FP32 values.
         how: ``given``, or what they were measured on.
-        device: what they were measured on, as in `Machines.device`; ``None``: given, and so taken for the job's.
+        device: what they were measured on, as in `Machines.device`; ``None``: they were given, for the job's device.
     """
 
     by_codec: Mapping[str, tuple[float, float]]
@@ -41,12 +41,12 @@ class Speeds:
                 raise PlannerError(describe(f"codec speeds: {name}", "not two speeds", got=pair, allowed=allowed))
 
     def of(self, spec: CodecSpec) -> tuple[float, float] | None:
-        """``(encode, decode)``; ``None``: not known. Moving values as they are (``none``, ``fp32``) is no coding: infinite."""
+        """``(encode, decode)``; ``None``: not known. Both are infinite for codecs that move values as they are."""
         return (float("inf"), float("inf")) if spec.name in LOSSLESS else self.by_codec.get(str(spec))
 
 
 def specs_of(job: Job) -> tuple[CodecSpec, ...]:
-    """The codecs whose speeds an analysis of the job asks for: those of its policy, and those that advice tries."""
+    """The codecs whose speeds an analysis of the job needs: those of its policy, and those that advice tries."""
     used = [
         resolved.codec(table.name, direction, link)
         for resolved in job.resolved().values()
@@ -67,9 +67,9 @@ def measured_speeds(
     Args:
         likes: codecs.
         dim: of the rows.
-        device: where; ``cuda`` if this machine has one.
-        seconds: to spend on each direction of each codec; at least three runs, the median counts.
-        values: of the sample; the default's 16 MiB are more than most caches hold.
+        device: ``cpu``, or ``cuda`` if this machine has one.
+        seconds: to spend on each direction of each codec.
+        values: of the sample. The default is 16 MiB, more than most caches hold.
 
     Raises:
         PlannerError: the device is not here.

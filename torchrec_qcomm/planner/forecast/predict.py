@@ -6,8 +6,8 @@ import numpy as np
 
 from torchrec_qcomm.planner.forecast.counts import Counts
 from torchrec_qcomm.planner.forecast.exchange_sums import Counted, Expected, Moved, Sums
-from torchrec_qcomm.planner.forecast.loads import Loads
 from torchrec_qcomm.planner.forecast.placement import Placement
+from torchrec_qcomm.planner.forecast.rank_totals import RankTotals
 from torchrec_qcomm.planner.forecast.results import ExchangeForecast, Forecast, TableForecast
 from torchrec_qcomm.planner.forecast.row_sizes import RowSizes, exchanges_of
 from torchrec_qcomm.planner.forecast.table_hops import TableHop, check, hops_of
@@ -30,9 +30,9 @@ def predict(job: Job, counts: Counts | None = None) -> Forecast:
     for planned in job.tables:
         check(planned)
     placement, row_sizes = Placement(job), RowSizes(job)
-    loads = Loads(placement, counts)
-    per_table = {id(planned): loads.add(planned) for planned in job.tables}
-    loads.finish()
+    totals = RankTotals(placement, counts)
+    per_table = {id(planned): totals.add(planned) for planned in job.tables}
+    totals.finish()
     wire = {id(planned): {direction: np.zeros(len(REACHES)) for direction in Direction} for planned in job.tables}
     values = {id(planned): {direction: np.zeros(len(REACHES)) for direction in Direction} for planned in job.tables}
     forward: list[ExchangeForecast] = []
@@ -68,13 +68,13 @@ def predict(job: Job, counts: Counts | None = None) -> Forecast:
             )
             for planned in job.tables
         ),
-        ids_sent=loads.ids_sent,
-        ids_received=loads.ids_received,
-        lookups=loads.lookups,
-        rows=loads.rows,
-        memory=loads.memory,
-        dense_bytes=loads.dense_bytes,
-        sync_bytes=loads.sharded_memory if len(placement.groups) > 1 else np.zeros(placement.world),
+        ids_sent=totals.ids_sent,
+        ids_received=totals.ids_received,
+        lookups=totals.lookups,
+        rows=totals.rows,
+        memory=totals.memory,
+        dense_bytes=totals.dense_bytes,
+        sync_bytes=totals.sharded_memory if len(placement.groups) > 1 else np.zeros(placement.world),
         counts=counts,
     )
 

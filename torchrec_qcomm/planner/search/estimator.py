@@ -1,15 +1,15 @@
-"""What TorchRec's planner takes an exchange to cost, with the bytes of each table's codecs and the bandwidth of each link.
+"""What an exchange costs, for TorchRec's planner: with the bytes of each table's codecs and the bandwidth of each link.
 
-TorchRec counts INT8, FP8 and MX4 as a byte a value, one size for all tables of a module, and one bandwidth for all bytes of a
-collective. Here a row has the bytes of its codec, direction by direction and link by link, and what stays inside a host goes
-over the fast link. The time that the kernels compute stays TorchRec's.
+TorchRec counts INT8, FP8 and MX4 as a byte a value. It takes one size for all tables of a module, and one bandwidth for all
+bytes of a collective. Here a row has the bytes of its codec, which may differ by direction and link, and bytes that stay inside
+a host go over the fast link. The time that kernels compute stays TorchRec's.
 
 For a shard that sends ``n`` rows to each of ``W`` ranks, ``L`` of them on its host and ``P`` in its pod, with row bytes
 ``b(link)`` and rates ``r``:
 
     time = max(n * [(L - 1) * b(intra) + (P - L) * b(inter)] / r(intra),  n * (W - P) * b(inter) / r(inter))
 
-since both links work at once; hops follow each other and add up. A rank's share with itself takes no time.
+since both links work at once. Hops follow each other, so their times add up. A rank's share with itself takes no time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torchrec_qcomm.planner.search.tables import ModelTable
 from torchrec_qcomm.policy import Direction, Link, Policy, Table
 
 _ORDER = [kind.name for kind in KINDS]
-"""Of options that cost the same, the planner takes the first: a whole table before one shard of columns."""
+"""Of options that cost the same, the planner takes the first. So a whole table comes before one shard of all columns."""
 
 _EXCHANGED = [kind.name for kind in KINDS if kind.hops]
 _FP32 = 4
@@ -58,16 +58,16 @@ class _Peers:
 
 
 class WireAwareEstimator(EmbeddingPerfEstimatorConfig):
-    """TorchRec's default estimates, less those of the exchange of embeddings.
+    """TorchRec's default estimates, but for those of the exchange of embeddings.
 
     Args:
         policy: the codecs.
         tables: all tables of the model.
-        untouched: names of tables that TorchRec exchanges itself, as they are.
+        untouched: names of tables that TorchRec exchanges itself, unquantized.
         payload: dtype of the lookups.
-        hierarchical_row_wise: row-wise pooled tables are summed inside hosts first.
-        codec_speeds: for a codec's short name, ``(encode, decode)`` in GB/s (1e9 bytes) of FP32 values. Coding takes no time
-            for codecs that are not in it.
+        hierarchical_row_wise: whether row-wise pooled tables are summed inside hosts first.
+        codec_speeds: for a codec's short name, ``(encode, decode)`` in GB/s (1e9 bytes) of FP32 values. The coding of other
+            codecs takes no time.
     """
 
     name = "wire_aware"
@@ -85,7 +85,7 @@ class WireAwareEstimator(EmbeddingPerfEstimatorConfig):
         super().__init__()
         self._policy, self._payload, self._hierarchical = policy, payload, hierarchical_row_wise
         self._untouched, self._speeds = frozenset(untouched), dict(codec_speeds or {})
-        # Two modules may share a name, and then mostly also sizes: an option is told by both, as far as it has them.
+        # Tables of two modules may share a name. Their sizes tell which one an option is of, if they differ.
         self._tables: dict[str, list[ModelTable]] = {}
         for entry in tables:
             self._tables.setdefault(entry.table.name, []).append(entry)
@@ -98,7 +98,7 @@ class WireAwareEstimator(EmbeddingPerfEstimatorConfig):
 
     @bwd_comms(sharding_type=_EXCHANGED)
     def exchange_of_gradients(self, ctx: ShardPerfContext) -> float:
-        """Milliseconds of a shard's part in the backward exchange: what it receives, as it sent forward."""
+        """Milliseconds of a shard's part in the backward exchange, in which it receives as many rows as it sent."""
         return self._exchange(ctx, Direction.BACKWARD)
 
     def _exchange(self, ctx: ShardPerfContext, direction: Direction) -> float:
@@ -138,7 +138,7 @@ class WireAwareEstimator(EmbeddingPerfEstimatorConfig):
         return wire + coding
 
     def _coding(self, codec: Codec, nbytes: float, direction: Direction, summed: bool) -> float:
-        """Milliseconds at the shard for the values that go to one rank, or come from there."""
+        """Milliseconds at the shard to encode values for one rank, or to decode them from there."""
         speed = self._speeds.get(str(codec.spec))
         if speed is None:
             return 0.0
@@ -148,10 +148,10 @@ class WireAwareEstimator(EmbeddingPerfEstimatorConfig):
         return decode
 
     def _rows(self, ctx: ShardPerfContext, entry: ModelTable | None) -> float:
-        """Vectors of one rank's samples: a bag's, or, of a sequence, an id's."""
+        """How many vectors the samples of one rank need: one for each bag, or for each id of a sequence."""
         ids = ctx.input_lengths if not ctx.is_pooled else [1.0] * len(ctx.num_poolings)
         rows = sum(bags * size * length for bags, size, length in zip(ctx.num_poolings, ctx.batch_sizes, ids, strict=True))
-        # TorchRec's default is a single pooling factor, whatever the number of features.
+        # TorchRec's default is one pooling factor, however many features there are.
         features = len(entry.features) if entry is not None else len(ctx.num_poolings)
         return rows * max(1.0, features / len(ctx.num_poolings))
 
@@ -173,7 +173,7 @@ class SteadyEnumerator(EmbeddingEnumerator):
     """
 
     def enumerate(self, *args: Any, **kwargs: Any) -> list[ShardingOption]:
-        """As in TorchRec: table by table."""
+        """The options of TorchRec, table by table."""
         options = super().enumerate(*args, **kwargs)
         place: dict[str, int] = {}
         for option in options:

@@ -24,20 +24,20 @@ from torchrec_qcomm.planner.sources.options import PlannerInputs, job_from_optio
 from torchrec_qcomm.policy import Table
 
 RESERVED = 0.15
-"""Share of each device's memory that is kept free, as by the planner's default; what else lies there is not known."""
+"""Share of each device's memory that is kept free for other things, as TorchRec's planner does by default."""
 
 _DATA_TYPES = {torch.float32: DataType.FP32, torch.float16: DataType.FP16, torch.bfloat16: DataType.BF16}
 
 
 @dataclass(frozen=True, slots=True)
 class ListedTable:
-    """A table of which nothing but this is known.
+    """A table to make a model from, where there is none yet. Of a table in a model, `ModelTable` is what is known.
 
     Attributes:
         table: name, rows and dim.
-        features: that look into it; none: one of the table's name.
+        features: names of the features that look into it; none: one feature of the table's name.
         dtype: of its weights.
-        pooled: of an EmbeddingBagCollection; else of an EmbeddingCollection.
+        pooled: whether it is of an EmbeddingBagCollection, and not of an EmbeddingCollection.
     """
 
     table: Table
@@ -84,13 +84,13 @@ def job_from_tables(
     replicas: Replicas | None = None,
     estimator: WireAwareEstimator | None = None,
 ) -> Job:
-    """A plan by TorchRec's planner for a list of tables, on whatever machines.
+    """The job of a plan that TorchRec's planner makes for a list of tables.
 
     Args:
         tables: all of them.
-        inputs: for the planner; the topology is of all ranks.
-        replicas: plan for 2D parallelism: for one sharding group, whose ranks lie on the hosts as those of all groups do.
-        estimator: of what an exchange costs; by default TorchRec's.
+        inputs: for the planner; the topology is that of all ranks.
+        replicas: for 2D parallelism. The plan is then for one sharding group, whose ranks lie on the hosts as all groups' do.
+        estimator: says what an exchange costs; by default TorchRec's.
 
     Raises:
         PlannerError: there is no plan.
@@ -126,7 +126,7 @@ def job_from_tables(
 
 
 def plan_options(model: nn.Module, inputs: PlannerInputs, **planner_args: Any) -> list[ShardingOption]:
-    """What TorchRec's planner chooses: an option for each table, with ranks.
+    """The option that TorchRec's planner chooses for each table, with ranks.
 
     Args:
         model: may be on the meta device.
@@ -134,7 +134,7 @@ def plan_options(model: nn.Module, inputs: PlannerInputs, **planner_args: Any) -
         planner_args: further arguments of ``EmbeddingShardingPlanner``: ``enumerator``, ``timeout_seconds``, ...
 
     Raises:
-        PlannerError: the planner finds no plan; says why, in its words.
+        PlannerError: the planner finds no plan. The message has the planner's own words.
     """
     kept, topology = KeptPlan(), inputs.topology
     planner = EmbeddingShardingPlanner(
@@ -165,7 +165,7 @@ def group_shape(group: Sequence[int], devices_per_host: int, pod_hosts: int = 1)
     (2, 1)
 
     Raises:
-        PlannerError: hosts have different numbers of its ranks, for which TorchRec has no topology.
+        PlannerError: hosts have different numbers of its ranks. TorchRec has no topology for that.
     """
     on_host = Counter(rank // devices_per_host for rank in group)
     if len(set(on_host.values())) > 1:

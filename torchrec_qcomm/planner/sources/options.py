@@ -1,4 +1,4 @@
-"""From what TorchRec's planner hands to its ``Stats`` (chosen sharding options, topology, sharders) to a job.
+"""From the sharding options that TorchRec's planner chose to a job.
 
 What a plan does not say is assumed, and every assumption becomes a sentence of the job.
 """
@@ -112,7 +112,7 @@ def job_from_options(
 
 
 def options_of(plan: ShardingPlan, model: nn.Module, inputs: PlannerInputs) -> list[ShardingOption]:
-    """The options that a plan came from, as far as it tells: without memory, and pooling factors from the constraints alone.
+    """The options that a plan came from, as far as it tells: without memory, and with pooling factors from the constraints.
 
     Args:
         plan: what ``collective_plan`` returns.
@@ -204,7 +204,7 @@ def check_ranks(job: Job) -> None:
 
 
 def _ours(sharder: Any) -> Any | None:
-    """What carries the policy: a sharder of this package, or the one that a sharder of TorchRec holds."""
+    """The sharder with the policy: this one if it is of this package, or the one that a sharder of TorchRec holds."""
     for inner in (sharder, *getattr(sharder, "__dict__", {}).values()):
         if isinstance(getattr(inner, "policy", None), Policy):
             return inner
@@ -233,7 +233,7 @@ def _planned(
     shards = option.shards if kind.hops else []
     weighted = option.is_weighted if option.is_weighted is not None else getattr(constraint, "is_weighted", False)
     if isinstance(option.module[1], FeatureProcessedEmbeddingBagCollection):
-        # Weights are made where the rows are, unless rows are dealt out: then before the ids leave.
+        # The rank that has the rows makes the weights. Where rows are dealt out, they are made before, and travel with the ids.
         weighted = kind.rows_dealt_out
     return PlannedTable(
         table=Table(option.name, rows, dim),
@@ -254,7 +254,7 @@ def _planned(
 
 
 def _features(option: ShardingOption) -> tuple[str, ...]:
-    """From the module; an option mostly names none, and its pooling factors may be fewer."""
+    """Names of a table's features: from the module, since an option mostly names none, and may have fewer pooling factors."""
     for entry in model_tables(option.module[1]):
         if entry.table.name == option.name:
             return entry.features
@@ -274,7 +274,7 @@ def _each(table: str, what: str, given: Sequence[float], features: Sequence[str]
 
 
 def _payload(option: ShardingOption, sharder: ModuleSharder[nn.Module] | None) -> torch.dtype:
-    """Of the lookup: FP32, unless a constraint or the sharder's ``fused_params`` say otherwise; never that of the weights."""
+    """The dtype of lookups, not that of weights: FP32, unless a constraint or the sharder's ``fused_params`` say otherwise."""
     given = option.output_dtype or (getattr(sharder, "fused_params", None) or {}).get("output_dtype")
     if given is None:
         return torch.float32
@@ -282,7 +282,7 @@ def _payload(option: ShardingOption, sharder: ModuleSharder[nn.Module] | None) -
 
 
 def _one_payload(tables: Iterable[PlannedTable]) -> tuple[PlannedTable, ...]:
-    """The tables of one exchange go in one dtype, that of them all together."""
+    """Tables of one exchange travel in one dtype: the one that theirs promote to."""
     dtypes = defaultdict(list)
     for table in tables:
         dtypes[table.module, table.sharding_type].append(table.payload)
@@ -291,7 +291,7 @@ def _one_payload(tables: Iterable[PlannedTable]) -> tuple[PlannedTable, ...]:
 
 
 def _memory(options: Iterable[ShardingOption], job: Job) -> np.ndarray | None:
-    """``[world]`` bytes of the tables: of HBM where there is any, else of DDR. Every sharding group has the same."""
+    """``[world]`` bytes that the planner counts for tables: of HBM if it counts any, else of DDR. All groups have the same."""
     shards = [shard for option in options for shard in option.shards]
     if any(shard.storage is None for shard in shards):
         return None

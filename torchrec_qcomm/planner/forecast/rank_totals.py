@@ -22,27 +22,27 @@ STRIDE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TableLoad:
-    """One table.
+class TableIds:
+    """The ids of one table in a step.
 
     Attributes:
-        lookups: ids looked up, at all ranks.
-        id_bytes: ``[reach]``.
+        lookups: how many all ranks together look up.
+        id_bytes: ``[reach]`` bytes in the exchange of ids: ids, lengths and weights.
     """
 
     lookups: float
     id_bytes: np.ndarray
 
 
-class Loads:
-    """The sums over tables.
+class RankTotals:
+    """What each rank owns, looks up and exchanges of ids: sums over tables.
 
     Attributes:
         ids_sent, ids_received: ``[world, reach]`` bytes.
         lookups: ``[world]`` ids.
         rows: ``[world]``.
         memory: ``[world]`` bytes of weights.
-        sharded_memory: likewise, without those of data-parallel tables.
+        sharded_memory: the same without data-parallel tables.
         dense_bytes: bytes of the gradients of data-parallel tables.
     """
 
@@ -58,7 +58,7 @@ class Loads:
         self._reached = placement.everyone.spread(self._batch)
         self._reached_ids = self._reached.sum(axis=1)
 
-    def add(self, planned: PlannedTable) -> TableLoad:
+    def add(self, planned: PlannedTable) -> TableIds:
         """Add a table."""
         placement = self._placement
         if not planned.kind.hops:
@@ -68,7 +68,7 @@ class Loads:
             self.dense_bytes += weights  # a gradient has the dtype of its weight
             ids = self._batch * ids_of(planned) if self._counts is None else self._given(planned)[0].sum(axis=0)
             self.lookups += ids
-            return TableLoad(float(ids.sum()), np.zeros(len(REACHES)))
+            return TableIds(float(ids.sum()), np.zeros(len(REACHES)))
         owners, repeat = placement.owners(planned.ranks), len(placement.groups)
         np.add.at(self.rows, owners, np.tile(planned.shard_rows, repeat))
         owned = np.tile(planned.shard_rows * planned.shard_dims * planned.value_bytes, repeat)
@@ -82,18 +82,18 @@ class Loads:
             self.ids_sent = self._batch[:, None] * self._placement.everyone.spread(self._per_sample)
             self.ids_received = self._per_sample[:, None] * self._reached
 
-    def _expected(self, planned: PlannedTable, owners: np.ndarray) -> TableLoad:
+    def _expected(self, planned: PlannedTable, owners: np.ndarray) -> TableIds:
         job = self._placement.job
         ids = np.tile(ids_of(planned) * shares_of(planned), len(self._placement.groups))
         looked_up = ids * self._reached_ids[owners]
         np.add.at(self.lookups, owners, looked_up)
         if self._placement.group_size == 1:
-            return TableLoad(float(looked_up.sum()), np.zeros(len(REACHES)))
+            return TableIds(float(looked_up.sum()), np.zeros(len(REACHES)))
         nbytes = ids * (job.index_bytes + planned.weighted * job.weight_bytes) + sum(bags_of(planned)) * job.length_bytes
         np.add.at(self._per_sample, owners, nbytes)
-        return TableLoad(float(looked_up.sum()), nbytes @ self._reached[owners])
+        return TableIds(float(looked_up.sum()), nbytes @ self._reached[owners])
 
-    def _exactly(self, planned: PlannedTable, owners: np.ndarray, counts: Counts) -> TableLoad:
+    def _exactly(self, planned: PlannedTable, owners: np.ndarray, counts: Counts) -> TableIds:
         by_block, bags = self._given(planned)
         repeat = len(self._placement.groups)
         reach = self._placement.everyone.reach(owners)
@@ -111,7 +111,7 @@ class Loads:
                 np.add.at(self.ids_received[:, index], owners, there.sum(axis=1))
                 self.ids_sent[:, index] += there.sum(axis=0)
                 by_reach[index] = there.sum()
-        return TableLoad(float(ids.sum()), by_reach)
+        return TableIds(float(ids.sum()), by_reach)
 
     def _given(self, planned: PlannedTable) -> tuple[np.ndarray, np.ndarray]:
         """Ids ``[blocks, world]`` and bags ``[world]`` of all features of a table."""
