@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchrec_qcomm.errors import PlannerError, describe
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -46,5 +48,11 @@ _BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of a sharding type that is known to be one."""
+    """What is known of a sharding type.
+
+    Raises:
+        PlannerError: there is no such type.
+    """
+    if name not in _BY_NAME:
+        raise PlannerError(describe("sharding type", "unknown", got=name, allowed=_BY_NAME))
     return _BY_NAME[name]
