@@ -30,11 +30,25 @@ MAY_IMPORT = {
     "__init__": {"api", "codecs", "policy", "wire", "state", "sharding", "planner", "report", "config"},
     "__main__": {"cli"},
 }
+BASIS = {"kinds", "job", "units"}
+PLANNER_MAY_IMPORT = {
+    "kinds": set(),
+    "job": {"kinds"},
+    "units": set(),
+    "search": BASIS,
+    "sources": {"search", *BASIS},
+    "forecast": BASIS,
+    "findings": {"forecast", "sources", *BASIS},
+    "advice": {"findings", "forecast", "sources", *BASIS},
+    "analysis": {"advice", "findings", "forecast", *BASIS},
+    "__init__": {"search", "sources", "forecast", *BASIS},
+}
+"""The rooms of planner/. Names of the package itself are for other layers."""
 LIBRARIES = {
     "torch.distributed": {"collectives", "sharding", "api"},
     "torchrec": {"sharding", "planner", "report", "api"},
     "jinja2": {"report"},
-    "fbgemm_gpu": {"codecs", "tune"},
+    "fbgemm_gpu": {"codecs"},
     "pydantic": {"config"},
     "yaml": {"config"},
 }
@@ -65,10 +79,25 @@ def breaches(layer: str, source: str) -> list[str]:
     return found
 
 
+def room_breaches(room: str, source: str) -> list[str]:
+    """The imports that a file of this room of planner/ must not make."""
+    allowed, planner = PLANNER_MAY_IMPORT[room] | {room}, "torchrec_qcomm.planner."
+    return [name for name in sorted(imported(source)) if name.startswith(planner) and name.split(".")[2] not in allowed]
+
+
+def unit_of(parts: tuple[str, ...]) -> str:
+    """The folder that a file is in, or the file itself where it is in none."""
+    return parts[0] if len(parts) > 1 else Path(parts[0]).stem
+
+
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_imports_only_look_down(path: Path) -> None:
-    layer = path.parts[0] if len(path.parts) > 1 else path.stem
-    assert not breaches(layer, (ROOT / path).read_text())
+    assert not breaches(unit_of(path.parts), (ROOT / path).read_text())
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.parts[0] == "planner"], ids=str)
+def test_rooms_of_the_planner_look_one_way(path: Path) -> None:
+    assert not room_breaches(unit_of(path.parts[1:]), (ROOT / path).read_text())
 
 
 @pytest.mark.parametrize(
@@ -85,6 +114,20 @@ def test_imports_only_look_down(path: Path) -> None:
 )
 def test_a_breach_is_seen(layer: str, source: str) -> None:
     assert breaches(layer, source)
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("kinds", "from torchrec_qcomm.planner.job import Job"),
+        ("search", "def f():\n    from torchrec_qcomm.planner.sources.options import check_ranks"),
+        ("forecast", "import torchrec_qcomm.planner.findings.loads"),
+        ("findings", "if TYPE_CHECKING:\n    from torchrec_qcomm.planner.advice import Advice"),
+        ("forecast", "from torchrec_qcomm.planner import Job"),
+    ],
+)
+def test_a_breach_between_rooms_is_seen(room: str, source: str) -> None:
+    assert room_breaches(room, source)
 
 
 def asks_for_a_version(source: str) -> bool:

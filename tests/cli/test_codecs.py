@@ -11,8 +11,9 @@ from torchrec_qcomm import codecs
 from torchrec_qcomm.cli.codecs import codecs_text
 from torchrec_qcomm.cli.main import main
 from torchrec_qcomm.codecs import CodecLike
+from torchrec_qcomm.codecs.speed import fbgemm_speeds
 from torchrec_qcomm.errors import CodecError
-from torchrec_qcomm.tune.survey import fbgemm_speeds, likes, sample_of, survey
+from torchrec_qcomm.tune.survey import likes, sample_of, survey
 
 
 def rows_of(text: str) -> dict[str, list[str]]:

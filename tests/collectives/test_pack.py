@@ -174,5 +174,5 @@ def test_tables_of_one_codec_have_a_range_each(tables: str, end: int) -> None:
         ends = [torch.tensor([scale[t] for t in block.tables]) for block, _ in ranged]
         return [codec.range_header(-each, each) for each in ends]  # type: ignore[attr-defined]
 
-    back = unpack(pack(drawn * columns, side, range_headers_of=heads), side)
+    back = unpack(pack(drawn * columns, side, range_headers_of=range_headers), side)
     assert ((back - drawn * columns).abs() / columns <= 0.51 / 127).all()

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.planner.advice.case import Case
+from torchrec_qcomm.planner.advice.advised_job import AdvisedJob
 from torchrec_qcomm.planner.analysis import analyse
 from torchrec_qcomm.planner.findings.lookups import LookupProfile
+from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.planner.findings.speeds import Speeds
-from torchrec_qcomm.planner.findings.terms import Analysis
 from torchrec_qcomm.planner.forecast.predict import predict
-from torchrec_qcomm.planner.forecast.terms import ExchangeForecast, Forecast, TableForecast
+from torchrec_qcomm.planner.forecast.results import ExchangeForecast, Forecast, TableForecast
 from torchrec_qcomm.planner.job import REACHES, Job, Machines, PlannedTable, Reach
 from torchrec_qcomm.policy import Direction, Table
 
@@ -52,10 +52,12 @@ def job(tables: Sequence[PlannedTable], world: int = 4, per_host: int | None = 2
     return Job(tuple(tables), Machines(world, per_host, **machines), batch, **fields)
 
 
-def case(job: Job, speeds: Mapping[str, tuple[float, float]] | None = None, profile: LookupProfile | None = None) -> Case:
-    """What rules of advice look at."""
+def advised(
+    job: Job, speeds: Mapping[str, tuple[float, float]] | None = None, profile: LookupProfile | None = None
+) -> AdvisedJob:
+    """What advisers look at."""
     found: Analysis = analyse(job, speeds=speeds, profile=profile)
-    return Case(found.forecast, found.plain, found.times, found.loads, Speeds(dict(speeds or {})), predict, profile)
+    return AdvisedJob(found.forecast, found.plain, found.times, found.loads, Speeds(dict(speeds or {})), predict, profile)
 
 
 def reach(machines: Machines, source: int, destination: int) -> Reach:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def whole(name: str, rank: int, rows: int = 100, dim: int = 8, **options: Any) -
     return planned(name, "table_wise", [(rank, rows, dim, 0)], rows, dim, **options)
 
 
-def dealt(rows: int, dim: int, ranks: range) -> Shards:
+def dealt(rows: int, dim: int, ranks: Sequence[int]) -> Shards:
     """Rows in blocks over ranks, as TorchRec deals them out."""
     size = -(-rows // len(ranks))
     return [(rank, min(rows, (i + 1) * size) - min(rows, i * size), dim, min(rows, i * size)) for i, rank in enumerate(ranks)]

@@ -16,23 +16,25 @@ from torchrec.distributed.types import DMPCollectionContext, ShardingPlan
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.sharding.scenarios.entry_points import strided, world_env
+from tests.sharding.scenarios.hops import hop
 from tests.sharding.scenarios.pooled_collections import CPU
 from tests.sharding.scenarios.sequences import SEQUENCES, flat, sequence_collection, sequence_plan
 from tests.sharding.scenarios.tables import LOCAL, SGD, TableSpec, batch, collection, placed
 from tests.sharding.scenarios.variable_batch import ragged
 from torchrec_qcomm import codecs
+from torchrec_qcomm.collectives import Observers
 from torchrec_qcomm.planner.job import Job, Machines, Replicas
-from torchrec_qcomm.planner.sources.from_plan import job_of_plan
+from torchrec_qcomm.planner.search.topology import build_topology
+from torchrec_qcomm.planner.sources.options import PlannerInputs, job_from_options, options_of
 from torchrec_qcomm.policy import Link, Policy, Rule, Table
 from torchrec_qcomm.sharding import (
     QCommEmbeddingBagCollectionSharder,
     QCommEmbeddingCollectionSharder,
     measure_traffic,
 )
-from torchrec_qcomm.sharding.dists.hop import Hop
 from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
+from torchrec_qcomm.sharding.precision import TableCodecs
+from torchrec_qcomm.sharding.traffic import TrafficMeter
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout, Traffic
 
 WORLD = 4
@@ -132,26 +134,34 @@ class Scene:
 
     def job(self) -> Job:
         """What the planner makes of the plan."""
-        return job_of_plan(
-            self.model(),
-            ShardingPlan(self.plan()),
-            Machines(WORLD, LOCAL),
-            batch_size=max(self.sizes),
-            policy=self.policy,
-            hierarchical_row_wise=self.hierarchical,
+        return self.job_of(self.plan())
+
+    def job_of(self, plan: dict[str, Any]) -> Job:
+        """Likewise, of another plan."""
+        inputs = PlannerInputs(build_topology(WORLD, LOCAL, "cpu"), max(self.sizes), tuple(self._sharders().values()))
+        return job_from_options(
+            options_of(ShardingPlan(plan), self.model(), inputs),
+            inputs,
+            machines=Machines(WORLD, LOCAL),
             replicas=Replicas(self.group, node_group_size=self.group) if self.group else None,
         )
+
+    def _sharders(self) -> dict[str, Any]:
+        """For each collection."""
+        bags = QCommEmbeddingBagCollectionSharder(
+            self.policy, hierarchical_row_wise=self.hierarchical, fused_params=SGD, devices_per_host=LOCAL
+        )
+        return {
+            "bags": bags,
+            "sequences": QCommEmbeddingCollectionSharder(self.policy, fused_params=SGD, devices_per_host=LOCAL),
+        }
 
     def sharded(self, rank: int) -> nn.ModuleDict:
         """On a rank."""
         model, plan = self.model(), copy.deepcopy(self.plan())
         flat = {(path, name): sharding for path, shardings in plan.items() for name, sharding in shardings.items()}
         env = strided(WORLD, rank, flat) if self.group else world_env()
-        bags = QCommEmbeddingBagCollectionSharder(
-            self.policy, hierarchical_row_wise=self.hierarchical, fused_params=SGD, devices_per_host=LOCAL
-        )
-        sequences = QCommEmbeddingCollectionSharder(self.policy, fused_params=SGD, devices_per_host=LOCAL)
-        sharders = {"bags": bags, "sequences": sequences}
+        sharders = self._sharders()
         return nn.ModuleDict(
             {path: sharders[path].shard(module, plan[path], env, CPU, module_fqn=path) for path, module in model.items()}
         )
@@ -208,11 +218,11 @@ ODD = ((("a", 7), ("b", 1), ("a", 7)), (("c", 5),), (("d", 33), ("d", 3)))
 def odd_dims(rank: int, world: int, policy: Policy, sizes: tuple[int, ...], summed: bool) -> Traffic:
     """An exchange without lookups."""
     columns = [[Column(name, dim) for name, dim in (ODD[0] if summed else owned)] for owned in ODD]
-    sites = SiteCodecs(policy.resolve(Table(name, 10, 7) for name in "abcd"), 1, codecs.get)
-    meters, meter = Meters(), TrafficMeter()
-    meters.active.append(meter)
+    sites = TableCodecs(policy.resolve(Table(name, 10, 7) for name in "abcd"), 1, codecs.get)
+    observers, meter = Observers(), TrafficMeter()
+    observers.active.append(meter)
     layout = ReduceLayout if summed else PooledLayout
-    exchange = QCommPooledEmbeddingDist(Hop(dist.group.WORLD, columns, torch.float32, sites, meters, layout))
+    exchange = QCommPooledEmbeddingDist(hop(dist.group.WORLD, columns, torch.float32, sites, observers, layout))
     lookup = torch.ones(sum(sizes), sum(column.dim for column in columns[rank]), requires_grad=True)
     out = exchange(lookup, EmbeddingShardingContext(batch_size_per_rank=list(sizes))).wait()
     out.backward(torch.ones_like(out))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.planner.forecasts import job, table
-from torchrec_qcomm.planner.findings.crossing import crossing, crossing_by_table
+from torchrec_qcomm.planner.findings.crossing import BEYOND as COLUMNS
+from torchrec_qcomm.planner.findings.crossing import crossing
 from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import REACHES, Reach, Replicas
 
@@ -48,19 +49,17 @@ def test_without_the_size_of_hosts_no_share_is_told():
     assert not found.known
     assert found.shares(include_self=True) is found.shares(include_self=False) is None
     assert found.wire[UNKNOWN] == found.wire.sum() - found.wire[SELF] > 0
-    (alone,) = crossing_by_table(predict(job([table("t")], per_host=None)))
-    assert alone.across is None
 
 
 def test_bytes_that_cross_hosts_by_table():
     # Case 76: three tables on host 0 of two. Each sends vectors of 8 samples to each of 4 ranks, and is sent gradients: two of
     # the ranks are on host 1, so 2 directions x 2 ranks x 8 samples x dim x 4 bytes cross.
     tables = [table("a", dim=16, ranks=[0]), table("b", dim=64, ranks=[1]), table("c", dim=32, ranks=[0])]
-    found = crossing_by_table(predict(job(tables)))
-    assert [(each.table, each.across) for each in found] == [
-        (name, 2 * 2 * 8 * dim * 4) for name, dim in {"b": 64, "c": 32, "a": 16}.items()
-    ]
-    assert all(each.wire.sum() == 2 * each.across for each in found)  # as much stays on host 0
+    found = {each.planned.table.name: sum(each.wire.values()) for each in predict(job(tables)).tables}
+    assert {name: wire[list(COLUMNS)].sum() for name, wire in found.items()} == {
+        name: 2 * 2 * 8 * dim * 4 for name, dim in {"a": 16, "b": 64, "c": 32}.items()
+    }
+    assert all(wire.sum() == 2 * wire[list(COLUMNS)].sum() for wire in found.values())  # as much stays on host 0
 
 
 def test_nothing_is_no_share_of_anything():

@@ -16,6 +16,7 @@ from tests.ranks import RankPool
 from tests.sharding.scenarios.tables import TableSpec
 from torchrec_qcomm.planner import (
     ListedTable,
+    PlannerInputs,
     WireAwareEstimator,
     build_topology,
     model_of,
@@ -133,7 +134,7 @@ def test_every_feature_counts():
 
 def test_what_travels_once_is_counted(monkeypatch):
     """A range that the rows of a table share: once for each pair of ranks, whatever the rows."""
-    monkeypatch.setattr(type(qc.codecs.get("int4")), "segment_bytes", 1000)
+    monkeypatch.setattr(type(qc.codecs.get("int4")), "range_header_bytes", 1000)
     got = costs([listed()], Policy("int4"))["t", "table_wise"][0].fwd_comms
     assert got == pytest.approx(ms(0, 2 * (8 * 36 + 1000)))
 
@@ -223,7 +224,7 @@ def chosen(
     else:
         estimator = WireAwareEstimator(policy, model_tables(model))
         enumerator = wire_aware_enumerator(estimator, topology, size, constraints)
-    options = plan_options(model, topology, size, qc.get_sharders(policy), constraints, enumerator=enumerator)
+    options = plan_options(model, PlannerInputs(topology, size, qc.get_sharders(policy), constraints), enumerator=enumerator)
     cost = dict.fromkeys(range(4), 0.0)
     for option in options:
         for shard in option.shards:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.planner.forecasts import job, table
 from torchrec_qcomm.planner.findings.loads import loads, ranks_at_fault
-from torchrec_qcomm.planner.findings.terms import Load
+from torchrec_qcomm.planner.findings.results import Load
 from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import Replicas
 from torchrec_qcomm.policy import Policy

@@ -18,6 +18,7 @@ import torchrec_qcomm as qc
 from torchrec_qcomm.errors import PlannerError
 from torchrec_qcomm.planner import (
     Machines,
+    PlannerInputs,
     Replicas,
     build_topology,
     job_from_options,
@@ -66,8 +67,9 @@ def job_of(kinds=KINDS, policy=None, sharders=None, **arguments):
     topology = build_topology(4, 2, "cuda", 300, 50)
     constraints = constrained(**kinds)
     sharders = sharders or qc.get_sharders(policy)
-    options = plan_options(Model(), topology, 8, sharders, constraints)
-    return job_from_options(options, topology, 8, constraints=constraints, sharders=sharders, **arguments)
+    known = arguments.pop("pooling_known", ())
+    inputs = PlannerInputs(topology, 8, sharders, constraints, known)
+    return job_from_options(plan_options(Model(), inputs), inputs, **arguments)
 
 
 @pytest.fixture(scope="module")
@@ -180,9 +182,9 @@ def test_without_a_plan_there_is_no_job():
     assert kept.options
     for options in (kept.options, []):
         with pytest.raises(PlannerError, match="there is no plan"):
-            job_from_options(options, topology, 8)
+            job_from_options(options, PlannerInputs(topology, 8))
     with pytest.raises(PlannerError, match=r"TorchRec's planner finds no plan.*got '2 ranks, 2 a host, cuda'"):
-        plan_options(model, topology, 8, sharders)
+        plan_options(model, PlannerInputs(topology, 8, sharders))
 
 
 def test_machines_are_those_of_the_topology():

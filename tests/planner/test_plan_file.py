@@ -20,13 +20,14 @@ from torchrec_qcomm.planner import (
     ListedTable,
     Machines,
     PlannedTable,
+    PlannerInputs,
     Replicas,
     build_topology,
     job_from_options,
     model_of,
 )
 from torchrec_qcomm.planner.sources.offline import KeptPlan
-from torchrec_qcomm.planner.sources.plan_file import export_plan, load_plan, read_plan
+from torchrec_qcomm.planner.sources.plan_file import read_plan, read_plan_or_stats, write_plan
 from torchrec_qcomm.planner.sources.stats_csv import read_stats_csv
 from torchrec_qcomm.policy import Direction, Link, Policy, Table
 
@@ -54,23 +55,23 @@ def dlrm():
 
 @pytest.fixture
 def path(tmp_path, dlrm):
-    export_plan(dlrm, tmp_path / "plan.json")
+    write_plan(dlrm, tmp_path / "plan.json")
     return tmp_path / "plan.json"
 
 
 def test_what_is_written_is_read(path, dlrm, tmp_path):
     assert differing(read_plan(path), dlrm.under(Policy())) == []
-    assert differing(load_plan(path, policy=dlrm.policy), dlrm) == []
+    assert differing(read_plan_or_stats(path, policy=dlrm.policy), dlrm) == []
     assert [file.name for file in tmp_path.iterdir()] == ["plan.json"]  # nothing is left beside it
     real = read_stats_csv(DATA / "torchrec_example_tables.csv")  # fractions of bags, sequences, hosts that are not known
     real = replace(real, replicas=Replicas(96, False, 5, 8), hierarchical_row_wise=True, index_bytes=4)
     real = replace(real, length_bytes=4, weight_bytes=2)
-    export_plan(real, path)
+    write_plan(real, path)
     assert differing(read_plan(path), real) == []
 
 
 def test_tables_that_torchrec_exchanges_stay_so(path, dlrm):
-    export_plan(replace(dlrm, untouched=("t_cat_[0]", "t_cat_1")), path)
+    write_plan(replace(dlrm, untouched=("t_cat_[0]", "t_cat_1")), path)
     job = read_plan(path, Policy("int8", "int8"))
     resolved = job.policy.resolve(table.table for table in job.tables)
     coded = {n: resolved.codec(n, Direction.FORWARD, Link.INTRA_HOST).name for n in ("t_cat_0", "t_cat_1", "t_cat_2")}
@@ -79,22 +80,22 @@ def test_tables_that_torchrec_exchanges_stay_so(path, dlrm):
 
 
 def test_one_reader_tells_json_from_csv(path):
-    assert len(load_plan(path).tables) == 26
-    real = load_plan(DATA / "torchrec_example_tables.csv", Machines(96, 8))
+    assert len(read_plan_or_stats(path).tables) == 26
+    real = read_plan_or_stats(DATA / "torchrec_example_tables.csv", Machines(96, 8))
     assert len(real.tables) == 1935
     assert {table.value_bytes for table in real.tables} == {2}  # as the file of the ranks beside it tells
     with pytest.raises(PlannerError, match="cannot be read"):
-        load_plan(DATA / "none.json")
+        read_plan_or_stats(DATA / "none.json")
     with pytest.raises(PlannerError, match=r"README\.md: neither a plan file nor planner statistics as CSV"):
-        load_plan(DATA / "README.md")
+        read_plan_or_stats(DATA / "README.md")
 
 
 def test_machines_and_batch_may_be_others(path, dlrm):
     other = Machines(16, 4, inter_host_gb_per_s=25.0)
-    job = load_plan(path, other, batch_size=8)
+    job = read_plan_or_stats(path, other, batch_size=8)
     assert (job.machines, job.batch_size) == (other, 8)
     with pytest.raises(PlannerError, match=r"plan\.json: machines: .*got 32; allowed: 16\. Plan again"):
-        load_plan(path, Machines(32, 8))
+        read_plan_or_stats(path, Machines(32, 8))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_no_json_and_no_place_are_said(path, tmp_path, dlrm):
     with pytest.raises(PlannerError, match=r"plan\.json: cannot be read; got 'Expecting value"):
         read_plan(path)
     with pytest.raises(PlannerError, match=r"plan\.json: cannot be written"):
-        export_plan(dlrm, tmp_path / "missing" / "plan.json")
+        write_plan(dlrm, tmp_path / "missing" / "plan.json")
 
 
 def config(**blocks: object) -> qc.QCommConfig:
@@ -164,10 +165,10 @@ def test_a_plan_of_a_job_is_written_for_elsewhere(tmp_path, model):
     sharders = qc.get_sharders(config())
     plan = planner.plan(model, sharders)
     qc.export_plan(plan, model, tmp_path / "plan.json", config())
-    got = load_plan(tmp_path / "plan.json", policy=config().policy)
+    got = read_plan_or_stats(tmp_path / "plan.json", policy=config().policy)
     constraints = qc.get_constraints(config(), model)
     topology = build_topology(4, 2, "cuda", inter_host_gb_per_s=50)
-    job = job_from_options(kept.options, topology, 16, constraints=constraints, sharders=sharders, pooling_known=["a"])
+    job = job_from_options(kept.options, PlannerInputs(topology, 16, sharders, constraints, ["a"]))
     by_name = {table.table.name: table for table in got.tables}
     assert {name: table.sharding_type for name, table in by_name.items()} == {
         "a": "row_wise",
@@ -206,4 +207,4 @@ def test_hosts_that_nobody_names_are_not_known(tmp_path, model, monkeypatch):
         else:
             monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
         qc.export_plan(plan, model, tmp_path / "plan.json", qc.QCommConfig.from_dict(yaml))
-        assert load_plan(tmp_path / "plan.json").machines.devices_per_host == known
+        assert read_plan_or_stats(tmp_path / "plan.json").machines.devices_per_host == known

@@ -16,12 +16,11 @@ from tests.planner.predicting import Scene
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.formats.int4 import Int4
 from torchrec_qcomm.errors import PlannerError
-from torchrec_qcomm.planner.forecast import sites
+from torchrec_qcomm.planner.forecast import row_sizes
 from torchrec_qcomm.planner.forecast.counts import Counts, FeatureCounts, blocks_of, count_batches
-from torchrec_qcomm.planner.forecast.peers import Place
+from torchrec_qcomm.planner.forecast.placement import Placement
 from torchrec_qcomm.planner.forecast.predict import predict
 from torchrec_qcomm.planner.job import REACHES, Job, Machines, Reach, Replicas
-from torchrec_qcomm.planner.sources.from_plan import job_of_plan
 from torchrec_qcomm.policy import Direction, Policy, Rule
 
 JOBS = range(120)
@@ -29,13 +28,13 @@ JOBS = range(120)
 
 def counted(job: Job) -> Counts:
     """Counts that say what the job expects."""
-    features, place = {}, Place(job)
+    features, placement = {}, Placement(job)
     for table in job.tables:
-        blocks = blocks_of(table, place)
+        blocks = blocks_of(table, placement)
         share = np.array([rows for _, rows, *_ in dealt(table.table.rows, 1, range(blocks))]) / table.table.rows
         for feature, ids in zip(table.features, table.pooling, strict=True):
-            each = np.tile((share * job.batch_size * ids)[:, None], place.world)
-            features[table.module, table.table.name, feature] = FeatureCounts(np.full(place.world, job.batch_size), each)
+            each = np.tile((share * job.batch_size * ids)[:, None], placement.world)
+            features[table.module, table.table.name, feature] = FeatureCounts(np.full(placement.world, job.batch_size), each)
     return Counts(features)
 
 
@@ -92,14 +91,14 @@ class Headed(Int4):
     """Int4 with 10 bytes more for all rows of a table between two ranks."""
 
     @property
-    def segment_bytes(self) -> int:
+    def range_header_bytes(self) -> int:
         return 10
 
 
 def test_what_travels_once_a_table_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For each pair of ranks between which rows go, whatever the columns and features; nothing where there are none."""
     real = codecs.get
-    monkeypatch.setattr(sites.codecs, "get", lambda spec: Headed() if spec.name == "int4" else real(spec))
+    monkeypatch.setattr(row_sizes.codecs, "get", lambda spec: Headed() if spec.name == "int4" else real(spec))
     twice = planned("t", "column_wise", [(0, 100, 4, 0), (0, 100, 12, 0), (1, 100, 8, 0)], features=("a", "b"), pooling=(1, 1))
     job = Job((twice,), Machines(3, 1), 5, Policy("int4", "none"))
     rows = [2 * (6 + 10) * 5 + 10, 2 * 8 * 5 + 10]  # two features; dims 4 and 12 at one rank take 2 + 4 and 6 + 4
@@ -253,21 +252,20 @@ def test_a_job_of_a_plan() -> None:
     assert (second.sharding_type, len(second.ranks)) == ("data_parallel", 0)
     last = job.tables[-1]
     assert (last.module, last.pooled, last.weighted, last.ranks.tolist()) == ("sequences", False, False, [0, 1, 2, 3])
-    assert job.assumptions == ("one id a sample for the features of t0, t1, t2, t3, t4 and 5 more",)
+    said = "pooling factor 1 (a feature has one id a sample), TorchRec's if none is given, for 10 tables"
+    assert job.assumptions == (f"{said}: t0, t1, t2, t3, t4 and 5 more",)
     plan = scene.plan()
     plan["bags"]["t0"].ranks = [0]  # all that TorchRec looks at
-    assert job_of_plan(scene.model(), plan, Machines(4, 2), 5).tables[0].ranks.tolist() == [0, 1]
+    assert scene.job_of(plan).tables[0].ranks.tolist() == [0, 1]
 
 
 def test_plans_that_do_not_fit_the_model_are_refused() -> None:
-    scene, machines = Scene(bags=("column_wise",)), Machines(4, 2)
+    scene = Scene(bags=("column_wise",))
     plan = scene.plan()["bags"]
     for odd, message in (
-        ({"other": plan}, "plan: no such collection in the model; got 'other'; allowed: bags"),
-        ({"bags": {"x": plan["t0"]}}, "plan: 'bags': no such table; got 'x'; allowed: t0, t1, t2, t3, t4, t5"),
-        ({"bags": {"t0": replace(plan["t0"], ranks=[1])}}, "table 't0': not one rank for each shard; got [1]"),
-        ({"bags": {"t0": replace(plan["t0"], sharding_spec=None)}}, "table 't0': no shards; got None"),
+        ({"other": plan}, "plan: module 'other': the plan shards what is no such module of the model; got 'other'"),
+        ({"bags": {"x": plan["t0"]}}, "the plan has a table that the module has not; got 'x'; allowed: t0, t1, t2, t3, t4, t5"),
     ):
         with pytest.raises(PlannerError) as error:
-            job_of_plan(scene.model(), odd, machines, 5)
+            scene.job_of(odd)
         assert message in str(error.value)

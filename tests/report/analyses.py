@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.planner.findings.terms import Advice, Analysis, CollectiveTime, Crossing, Load, Times
-from torchrec_qcomm.planner.forecast.terms import ExchangeForecast, Forecast, TableForecast
+from torchrec_qcomm.planner.findings.results import Advice, Analysis, CollectiveTime, Crossing, Load, Times
+from torchrec_qcomm.planner.forecast.results import ExchangeForecast, Forecast, TableForecast
 from torchrec_qcomm.planner.job import REACHES, Job, Machines, PlannedTable, Reach
 from torchrec_qcomm.policy import Direction, Policy, Table
 

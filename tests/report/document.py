@@ -14,9 +14,9 @@ from pathlib import Path
 from torchrec_qcomm.api import plan_offline
 from torchrec_qcomm.planner import Job, Machines
 from torchrec_qcomm.planner.analysis import analyse
-from torchrec_qcomm.planner.findings.terms import Analysis
+from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.planner.search.topology import DEFAULT_RATES
-from torchrec_qcomm.planner.sources.plan_file import load_plan
+from torchrec_qcomm.planner.sources.plan_file import read_plan_or_stats
 from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.report.html.page import report_html
 from torchrec_qcomm.report.text.compare import comparison_text
@@ -35,7 +35,7 @@ ASSUMED = "8 ranks a host, and the rates that TorchRec takes by default: the sta
 
 def real_plan() -> Job:
     """The plan of 96 ranks that TorchRec publishes as an example, with no codecs."""
-    job = load_plan(ROOT / PLAN, MACHINES)
+    job = read_plan_or_stats(ROOT / PLAN, MACHINES)
     return replace(job, assumptions=(*job.assumptions, ASSUMED))
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.report.analyses import analysis_of, machines, slower, without_tables
-from torchrec_qcomm.planner.findings.terms import Analysis, Load, Times
-from torchrec_qcomm.planner.forecast.terms import ExchangeForecast
+from torchrec_qcomm.planner.findings.results import Analysis, Load, Times
+from torchrec_qcomm.planner.forecast.results import ExchangeForecast
 from torchrec_qcomm.planner.job import REACHES
 from torchrec_qcomm.policy import Direction, Policy, Rule, Where
 from torchrec_qcomm.report import json as as_json

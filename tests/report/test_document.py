@@ -9,7 +9,7 @@ import pytest
 
 from tests.report.document import POLICIES, ROOT, real_plan
 from torchrec_qcomm.planner.analysis import analyse
-from torchrec_qcomm.planner.findings.terms import Analysis
+from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.report import figures
 from torchrec_qcomm.report.text.compare import comparison_text
 from torchrec_qcomm.report.text.page import report_text, summary_text

@@ -12,7 +12,7 @@ import pytest
 
 from tests.report.analyses import COMMON_CASES, analysis_of, slower, with_name
 from torchrec_qcomm.planner import units as u
-from torchrec_qcomm.planner.findings.terms import Analysis
+from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.report import figures
 from torchrec_qcomm.report.bottleneck import bottleneck_words
 from torchrec_qcomm.report.html import svg

@@ -12,7 +12,7 @@ from tests.planner.jobs import whole
 from tests.report.analyses import COMMON_CASES, analysis_of, slower, with_name, without_tables
 from torchrec_qcomm.planner import build_topology, machines_of, units
 from torchrec_qcomm.planner.analysis import analyse
-from torchrec_qcomm.planner.findings.terms import Advice, Analysis, Crossing, Times
+from torchrec_qcomm.planner.findings.results import Advice, Analysis, Crossing, Times
 from torchrec_qcomm.planner.job import Job, Machines
 from torchrec_qcomm.policy import Policy, Rule
 from torchrec_qcomm.report import figures

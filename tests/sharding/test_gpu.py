@@ -15,14 +15,15 @@ from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
 
 from tests.ranks import RankPool
 from tests.sharding.scenarios import entry_points
+from tests.sharding.scenarios.hops import hop
 from tests.sharding.scenarios.tables import TABLES, placed
 from tests.sharding.test_entry_points import BY_LINK, TWO_HOSTS, bytes_by_link
 from torchrec_qcomm import codecs
+from torchrec_qcomm.collectives import Observers
 from torchrec_qcomm.policy import Policy, Rule, Table
-from torchrec_qcomm.sharding.dists.hop import Hop
 from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters, measure_traffic
+from torchrec_qcomm.sharding.precision import TableCodecs
+from torchrec_qcomm.sharding.traffic import measure_traffic
 from torchrec_qcomm.wire import Column, Traffic
 
 pytestmark = [
@@ -40,8 +41,8 @@ def over_nccl(rank: int, world: int) -> dict[str, bool]:
     torch.cuda.set_device(device)
     names = {"a": "int4", "b": "int8", "c": "fp8_e4m3"}
     policy = Policy(rules=tuple(Rule(tables=table, forward=name, backward=name) for table, name in names.items()))
-    sites = SiteCodecs(policy.resolve(Table(table, 10, 10) for table in names), world, codecs.get)
-    output_dist = QCommPooledEmbeddingDist(Hop(dist.group.WORLD, COLUMNS, torch.float32, sites, Meters()))
+    sites = TableCodecs(policy.resolve(Table(table, 10, 10) for table in names), world, codecs.get)
+    output_dist = QCommPooledEmbeddingDist(hop(dist.group.WORLD, COLUMNS, torch.float32, sites, Observers()))
     generators = [torch.Generator(device).manual_seed(i) for i in range(world)]
     launches, same = torch.cuda.Stream(), {"values": True, "gradients": True}
 

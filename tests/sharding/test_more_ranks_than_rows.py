@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
 
 from tests.ranks import RankPool
+from tests.sharding.scenarios.hops import hop
 from torchrec_qcomm import codecs
+from torchrec_qcomm.collectives import Observers
 from torchrec_qcomm.policy import Policy, Table
-from torchrec_qcomm.sharding.dists.hop import Hop
 from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters
+from torchrec_qcomm.sharding.precision import TableCodecs
 from torchrec_qcomm.wire import Column, ReduceLayout
 
 DIM, ROWS, SIZES = 12, 2, (3, 1, 0, 2)
@@ -23,10 +23,10 @@ DIM, ROWS, SIZES = 12, 2, (3, 1, 0, 2)
 
 def exchanged(rank: int, world: int, codec: str) -> dict[str, Any]:
     """Ranks 0 and 1 own a row each, the others none: their lookups are zeros, and their gradients go nowhere."""
-    sites = SiteCodecs(Policy(codec, codec).resolve([Table("t", ROWS, DIM)]), world, codecs.get)
+    sites = TableCodecs(Policy(codec, codec).resolve([Table("t", ROWS, DIM)]), world, codecs.get)
     columns = [[Column("t", DIM)]] * world
     output_dist: Any = QCommPooledEmbeddingDist(
-        Hop(dist.group.WORLD, columns, torch.float32, sites, Meters(), layout=ReduceLayout)
+        hop(dist.group.WORLD, columns, torch.float32, sites, Observers(), layout=ReduceLayout)
     )
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(ROWS, DIM, generator=generator)

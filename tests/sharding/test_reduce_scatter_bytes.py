@@ -9,12 +9,13 @@ import torch
 import torch.distributed as dist
 
 from tests.ranks import RankPool
+from tests.sharding.scenarios.hops import hop
 from torchrec_qcomm import codecs
+from torchrec_qcomm.collectives import Observers
 from torchrec_qcomm.policy import Policy, Table
-from torchrec_qcomm.sharding.dists.hop import Hop
 from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
+from torchrec_qcomm.sharding.precision import TableCodecs
+from torchrec_qcomm.sharding.traffic import TrafficMeter
 from torchrec_qcomm.wire import Column, ReduceLayout
 
 DIM, BATCH, TABLES = 128, 6, 3
@@ -23,12 +24,12 @@ DIM, BATCH, TABLES = 128, 6, 3
 def measured(rank: int, world: int, codec: str) -> dict[str, int]:
     """Bytes that left ranks in one step, by direction."""
     names = [f"t{i}" for i in range(TABLES)]
-    sites = SiteCodecs(Policy(codec, codec).resolve(Table(name, 100, DIM) for name in names), world, codecs.get)
-    meters, meter = Meters(), TrafficMeter()
-    meters.active.append(meter)
+    sites = TableCodecs(Policy(codec, codec).resolve(Table(name, 100, DIM) for name in names), world, codecs.get)
+    observers, meter = Observers(), TrafficMeter()
+    observers.active.append(meter)
     columns = [[Column(name, DIM) for name in names]] * world
     output_dist: Any = QCommPooledEmbeddingDist(
-        Hop(dist.group.WORLD, columns, torch.float32, sites, meters, layout=ReduceLayout)
+        hop(dist.group.WORLD, columns, torch.float32, sites, observers, layout=ReduceLayout)
     )
     lookup = torch.randn(world * BATCH, TABLES * DIM, requires_grad=True)
     out = output_dist(lookup).wait()

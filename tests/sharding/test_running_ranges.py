@@ -12,7 +12,7 @@ from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.formats.one_range import OneRange
 from torchrec_qcomm.errors import ShardingError
 from torchrec_qcomm.policy import Policy, Table
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
+from torchrec_qcomm.sharding.precision import TableCodecs
 from torchrec_qcomm.state.running_ranges import RunningRanges
 from torchrec_qcomm.wire import Block
 
@@ -27,7 +27,7 @@ def ranged(**range: Any) -> OneRange:
 
 def told(ranges: RunningRanges, rows: torch.Tensor, training: bool = True) -> torch.Tensor:
     """Step and zero level for vectors ``[rows, dim]`` of the first table."""
-    (table, codec), dim = ranges.sites[0], rows.shape[1]
+    (table, codec), dim = ranges.tables[0], rows.shape[1]
     block = Block(codec, dim, rows.shape[0], (0,), dim, 8, codec.row_bytes(dim), (table,), (0,))
     (head,) = ranges.range_headers([(block, rows.unsqueeze(1))], training)
     return head.view(torch.float32)
@@ -78,7 +78,7 @@ def test_statistics_of_large_and_small_values_are_finite(value: float) -> None:
     assert found["std"] == 0
 
 
-def test_heads_are_fp32_whatever_the_default() -> None:
+def test_range_headers_are_fp32_whatever_the_default() -> None:
     rows, static = gaussian(8, 4).float(), ranged(static=[-3.0, 3.0])
     torch.set_default_dtype(torch.float64)
     try:
@@ -115,8 +115,8 @@ def test_a_codec_that_keeps_no_range_for_a_table_is_refused() -> None:
 
     policy = Policy(forward={"codec": "int8", "range": {"ema": 0.75}}).resolve([Table("t", 10, 4)])
     with pytest.raises(ShardingError, match=r"codec_factory, int8\(range=ema 0.75\): .*got 'Wrapper'"):
-        SiteCodecs(policy, None, lambda spec: Wrapper()).check_payload("t", torch.float32)  # type: ignore[return-value]
-    SiteCodecs(policy, None, lambda spec: codecs.get(spec, "reference")).check_payload("t", torch.float32)
+        TableCodecs(policy, None, lambda spec: Wrapper()).check_payload("t", torch.float32)  # type: ignore[return-value]
+    TableCodecs(policy, None, lambda spec: codecs.get(spec, "reference")).check_payload("t", torch.float32)
 
 
 def test_evaluation_after_training_is_in_the_range_that_was_trained() -> None:

@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 
 from tests.ranks import RankPool
+from tests.sharding.scenarios.hops import hop
 from torchrec_qcomm import codecs
+from torchrec_qcomm.collectives import Observers
 from torchrec_qcomm.policy import Policy, Table
-from torchrec_qcomm.sharding.dists.hop import Hop
 from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters
+from torchrec_qcomm.sharding.precision import TableCodecs
 from torchrec_qcomm.wire import Column, ReduceLayout
 
 DIM, BATCH = 40, 3
@@ -22,9 +22,9 @@ DIM, BATCH = 40, 3
 
 def summed(rank: int, world: int, codec: str, value: float) -> dict[str, Any]:
     """Every rank looks up ``value`` for everything, and is given ``value`` as gradient."""
-    sites = SiteCodecs(Policy(codec, codec).resolve([Table("t", 10, DIM)]), world, codecs.get)
+    sites = TableCodecs(Policy(codec, codec).resolve([Table("t", 10, DIM)]), world, codecs.get)
     output_dist: Any = QCommPooledEmbeddingDist(
-        Hop(dist.group.WORLD, [[Column("t", DIM)]] * world, torch.float32, sites, Meters(), layout=ReduceLayout)
+        hop(dist.group.WORLD, [[Column("t", DIM)]] * world, torch.float32, sites, Observers(), layout=ReduceLayout)
     )
     lookup = torch.full((world * BATCH, DIM), value, requires_grad=True)
     out = output_dist(lookup).wait()

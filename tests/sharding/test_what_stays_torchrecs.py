@@ -15,16 +15,17 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ShardingEnv
 
 from tests.ranks import RankPool
+from tests.sharding.scenarios.hops import hop
 from tests.sharding.scenarios.pooled_collections import shard, step
 from tests.sharding.scenarios.tables import SGD, TABLES, batch, collection, local_weights, placed, upstream
 from torchrec_qcomm import codecs
+from torchrec_qcomm.collectives import Launch, Observers
 from torchrec_qcomm.errors import WireError
 from torchrec_qcomm.policy import Policy, Rule, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, measure_traffic
-from torchrec_qcomm.sharding.dists.hop import Hop
 from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
+from torchrec_qcomm.sharding.precision import TableCodecs
+from torchrec_qcomm.sharding.traffic import TrafficMeter
 from torchrec_qcomm.wire import Cell, Column, Side
 
 INT8 = Policy("int8", "int8")
@@ -185,8 +186,8 @@ ODD = [[Column("a", 5), Column("b", 1), Column("a", 5)], [], [Column("c", 33), C
 def odd_dims(rank: int, world: int, names: dict[str, str], sizes: tuple[int, ...]) -> dict[str, Any]:
     """The dist alone, with dims that FBGEMM's lookups do not take; a lookup of random rows stands in."""
     policy = Policy(rules=tuple(Rule(tables=t, forward=name, backward=name) for t, name in names.items()))
-    sites = SiteCodecs(policy.resolve(Table(t, 10, 10) for t in "abc"), world, codecs.get)
-    output_dist = QCommPooledEmbeddingDist(Hop(dist.group.WORLD, ODD, torch.float32, sites, Meters()))
+    sites = TableCodecs(policy.resolve(Table(t, 10, 10) for t in "abc"), world, codecs.get)
+    output_dist = QCommPooledEmbeddingDist(hop(dist.group.WORLD, ODD, torch.float32, sites, Observers()))
     width = sum(column.dim for column in ODD[rank])
     lookups = [
         torch.randn(sum(sizes), sum(c.dim for c in owned), generator=torch.Generator().manual_seed(i))
@@ -272,9 +273,9 @@ def own_share(rank: int, world: int) -> list[dict[str, bool]]:
     answers = []
     for hosts in (None, world):
         policy = Policy("int8", "int8", rules=(Rule(link="self", forward="none"),))
-        sites = SiteCodecs(policy.resolve([Table("a", 10, 4), Table("b", 10, 4)]), hosts, codecs.get)
+        sites = TableCodecs(policy.resolve([Table("a", 10, 4), Table("b", 10, 4)]), hosts, codecs.get)
         output_dist = QCommPooledEmbeddingDist(
-            Hop(dist.group.WORLD, [[Column("a", 4)], [Column("b", 4)]], torch.float32, sites, Meters())
+            hop(dist.group.WORLD, [[Column("a", 4)], [Column("b", 4)]], torch.float32, sites, Observers())
         )
         lookups = [torch.randn(6, 4, generator=torch.Generator().manual_seed(i)) for i in range(world)]
         out = output_dist(lookups[rank]).wait()
@@ -292,9 +293,9 @@ def strided_groups(rank: int, world: int, hosts: int) -> dict[str, Any]:
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     group = groups[rank % 2]
     policy = Policy("none", "none", rules=(Rule(link="inter_host", forward="int8"),))
-    sites, meters, meter = SiteCodecs(policy.resolve([Table("a", 10, 4)]), hosts, codecs.get), Meters(), TrafficMeter()
-    meters.active.append(meter)
-    output_dist = QCommPooledEmbeddingDist(Hop(group, [[Column("a", 4)], []], torch.float32, sites, meters))
+    sites, observers, meter = TableCodecs(policy.resolve([Table("a", 10, 4)]), hosts, codecs.get), Observers(), TrafficMeter()
+    observers.active.append(meter)
+    output_dist = QCommPooledEmbeddingDist(hop(group, [[Column("a", 4)], []], torch.float32, sites, observers))
     lookup = torch.randn(6, 4, generator=torch.Generator().manual_seed(rank % 2))
     context = EmbeddingShardingContext(batch_size_per_rank=[3, 3])
     out = output_dist(lookup if rank < 2 else torch.empty(0), context).wait()
@@ -385,15 +386,16 @@ def test_meters_nest_and_let_go_after_an_exception(ranks: RankPool) -> None:
         assert twice == 2 * once
 
 
-def test_a_buffer_that_was_not_planned_is_not_counted() -> None:
+def test_a_buffer_that_the_layout_does_not_have_is_not_counted() -> None:
     side = Side((0, 0), torch.float32, (), (3,), ({"a": Cell(1, 3)},))
-    with pytest.raises(WireError, match="not what was planned; got 4; allowed: 3"):
-        TrafficMeter().count("all_to_all", "forward", [0], 0, side, torch.zeros(4, dtype=torch.uint8))
+    sent = Launch("all_to_all", "forward", None, side, torch.zeros(0, 0), torch.zeros(4, dtype=torch.uint8))
+    with pytest.raises(WireError, match="not what the layout says; got 4; allowed: 3"):
+        TrafficMeter().launched(sent)
 
 
 def wrong_calls(rank: int, world: int) -> list[str]:
-    sites = SiteCodecs(INT8.resolve([Table("a", 10, 4)]), world, codecs.get)
-    output_dist = QCommPooledEmbeddingDist(Hop(dist.group.WORLD, [[Column("a", 4)], []], torch.float32, sites, Meters()))
+    sites = TableCodecs(INT8.resolve([Table("a", 10, 4)]), world, codecs.get)
+    output_dist = QCommPooledEmbeddingDist(hop(dist.group.WORLD, [[Column("a", 4)], []], torch.float32, sites, Observers()))
     width = 4 if rank == 0 else 0
     said = []
     for rows, context in (
@@ -417,7 +419,7 @@ def wrong_calls(rank: int, world: int) -> list[str]:
 def test_wrong_calls_say_what_is_wrong(ranks: RankPool) -> None:
     for said in ranks.run(2, wrong_calls):
         assert "does not divide among the ranks; got 3" in said[0]
-        assert "values do not fit the byte plan" in said[1]
+        assert "values do not fit the layout" in said[1]
         assert "not one batch size for each column of each rank" in said[2]
         assert "nothing is in flight" in said[3]
 

@@ -1,4 +1,4 @@
-"""The byte plan: covered once, cut where both ends expect it, counted as it is cut."""
+"""The layout: covered once, cut where both ends expect it, counted as it is cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The byte plan of a first hop, where a rank takes the batches of several: covered once, cut alike at both ends."""
+"""The layout of a first hop, where a rank takes the batches of several: covered once, cut alike at both ends."""
 
 from __future__ import annotations
 

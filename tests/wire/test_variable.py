@@ -1,4 +1,4 @@
-"""The byte plan with a batch size for every feature: covered once, cut alike at both ends, counted as it is cut."""
+"""The layout with a batch size for every feature: covered once, cut alike at both ends, counted as it is cut."""
 
 from __future__ import annotations
 

@@ -63,16 +63,14 @@ def plan_offline(config: ConfigLike, *, hosts: int | None = None, replicas: Repl
     )
     tables = [ListedTable(t.build(), t.features or (), _DTYPES[t.dtype], t.collection == "ebc") for t in config.tables]
     model = model_of(tables)
-    job = planner.plan_offline(
-        tables,
+    inputs = planner.PlannerInputs(
         topology,
         config.batch_size or BATCH_SIZE,
         sharders_of(config),
         get_constraints(config, model),
-        replicas=replicas,
-        pooling_known=with_pooling(config),
-        estimator=estimator_of(config, model_tables(model)),
+        with_pooling(config),
     )
+    job = planner.job_from_tables(tables, inputs, replicas=replicas, estimator=estimator_of(config, model_tables(model)))
     assumed = [] if config.batch_size else [f"batch size {BATCH_SIZE} a rank, TorchRec's default"]
     assumed += [] if block.device else ["devices are cuda"]
     if block.memory_gb is None:
@@ -94,16 +92,18 @@ def export_plan(plan: ShardingPlan, model: nn.Module, path: str | os.PathLike[st
         ConfigError: nothing says on which machines the plan is.
     """
     config = as_config(config)
-    batch_size, constraints, sharders = config.batch_size or BATCH_SIZE, get_constraints(config, model), sharders_of(config)
-    topology, known = get_topology(config), config.topology is not None or "LOCAL_WORLD_SIZE" in os.environ
-    machines, _ = machines_of(topology)
-    job = planner.job_from_options(
-        planner.options_of(plan, model, sharders, batch_size, constraints),
-        topology,
-        batch_size,
-        constraints=constraints,
-        sharders=sharders,
-        machines=machines if known else replace(machines, devices_per_host=None, pod_hosts=1),
-        pooling_known=with_pooling(config),
+    inputs = planner.PlannerInputs(
+        get_topology(config),
+        config.batch_size or BATCH_SIZE,
+        sharders_of(config),
+        get_constraints(config, model),
+        with_pooling(config),
     )
-    planner.export_plan(job, path)
+    known = config.topology is not None or "LOCAL_WORLD_SIZE" in os.environ
+    machines, _ = machines_of(inputs.topology)
+    job = planner.job_from_options(
+        planner.options_of(plan, model, inputs),
+        inputs,
+        machines=machines if known else replace(machines, devices_per_host=None, pod_hosts=1),
+    )
+    planner.write_plan(job, path)

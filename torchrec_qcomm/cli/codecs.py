@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from torchrec_qcomm.cli.samples import read_samples
+from torchrec_qcomm.codecs.speed import copy_speed, fbgemm_speeds
 from torchrec_qcomm.errors import CodecError, describe
 from torchrec_qcomm.report.text.columns import aligned
-from torchrec_qcomm.tune.survey import DISTRIBUTIONS, Figures, copy_speed, fbgemm_speeds, sample_of, survey
+from torchrec_qcomm.tune.survey import DISTRIBUTIONS, Figures, sample_of, survey
 
 ROWS = 4096
 _HEADER = ["codec", "bytes", "ratio", "error", "worst", "bias", "cosine", "encode", "decode", ""]

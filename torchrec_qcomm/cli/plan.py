@@ -12,7 +12,7 @@ from torchrec_qcomm.api import get_topology, plan_offline
 from torchrec_qcomm.config import QCommConfig, load_config
 from torchrec_qcomm.config.yaml_file import read_yaml
 from torchrec_qcomm.errors import ConfigError, describe
-from torchrec_qcomm.planner import Job, Replicas, load_plan, machines_of
+from torchrec_qcomm.planner import Job, Replicas, machines_of, read_plan_or_stats
 from torchrec_qcomm.planner.analysis import analyse
 from torchrec_qcomm.planner.findings.speeds import Speeds, measured_speeds, specs_of
 from torchrec_qcomm.report.html.page import report_html
@@ -106,7 +106,7 @@ def jobs_of(config: QCommConfig, plan: str | None, cases: Iterable[WhatIf]) -> I
 def _loaded(config: QCommConfig, plan: str) -> Job:
     """A plan on the config's machines, if it names any, with the config's settings as far as it has them."""
     machines = None if config.topology is None else machines_of(get_topology(config))[0]
-    job = load_plan(plan, machines, config.batch_size)
+    job = read_plan_or_stats(plan, machines, config.batch_size)
     if "hierarchical_row_wise" in config.model_fields_set:
         job = replace(job, hierarchical_row_wise=config.hierarchical_row_wise)
     return job

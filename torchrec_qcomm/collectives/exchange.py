@@ -73,8 +73,8 @@ class Exchange:
         for observer in self.observers.active:
             observer.launched(Launch("all_to_all", direction, self.group, out, values, send))
         with record_function(f"## qcomm all_to_all {direction} ##"):
-            splits = list(into.splits), list(out.splits)
-            work = dist.all_to_all_single(receive, send, *splits, group=self.group, async_op=True)
+            splits = {"output_split_sizes": list(into.splits), "input_split_sizes": list(out.splits)}
+            work = dist.all_to_all_single(receive, send, **splits, group=self.group, async_op=True)
         self._flight.append((work, send, receive, into))  # the sent bytes must outlive the collective
 
     def _land(self) -> torch.Tensor:

@@ -10,18 +10,11 @@ from pydantic_core import PydanticCustomError
 
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs.spec import CodecSpec
+from torchrec_qcomm.planner.kinds import KINDS
 from torchrec_qcomm.policy import Link
 
-SHARDING_TYPES = (
-    "data_parallel",
-    "table_wise",
-    "column_wise",
-    "row_wise",
-    "table_row_wise",
-    "table_column_wise",
-    "grid_shard",
-)
-"""The values of TorchRec's ``ShardingType`` (not imported: that takes seconds). Which can be exchanged, the sharder says."""
+SHARDING_TYPES = tuple(kind.name for kind in KINDS)
+"""The values of TorchRec's ``ShardingType``. Which can be exchanged, the sharder says."""
 
 COMPUTE_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching", "key_value")
 """Training kernels among the values of TorchRec's ``EmbeddingComputeKernel``."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from torchrec_qcomm.planner import units as u
-from torchrec_qcomm.planner.advice import advise
+from torchrec_qcomm.planner.advice import AdvisedJob, advise
 from torchrec_qcomm.planner.findings.crossing import crossing
 from torchrec_qcomm.planner.findings.loads import loads
 from torchrec_qcomm.planner.findings.lookups import LookupProfile
+from torchrec_qcomm.planner.findings.results import Analysis, Times
 from torchrec_qcomm.planner.findings.speeds import Speeds
-from torchrec_qcomm.planner.findings.terms import Analysis, Times
 from torchrec_qcomm.planner.findings.timing import times, uncounted
 from torchrec_qcomm.planner.forecast.predict import predict
-from torchrec_qcomm.planner.forecast.terms import Forecast
+from torchrec_qcomm.planner.forecast.results import Forecast
 from torchrec_qcomm.planner.job import Job
 from torchrec_qcomm.policy import Policy
 
@@ -25,13 +25,13 @@ def analyse(job: Job, *, speeds: GivenSpeeds | None = None, profile: LookupProfi
 
     Args:
         job: the job.
-        speeds: of codecs: `measured_speeds`, or ``{codec's short name: (encode, decode)}`` in GB/s of FP32 values. ``None``:
-            the time of coding is left out, and a note says so. So it is where speeds were measured on another kind of device
-            than the job's.
-        profile: lookups that were counted; they are shown beside the assumed ones, and advice goes by them.
+        speeds: of codecs: `measured_speeds`, or ``{codec's short name: (encode, decode)}`` in GB/s of FP32 values. With
+            ``None``, or if they were measured on another kind of device than the job's, the time of coding is left out, and a
+            note says so.
+        profile: counted lookups. They are shown beside the assumed ones, and advice goes by them.
 
     Raises:
-        PlannerError: nothing can be forecast of the job, the speeds are none, or the profile is of another plan.
+        PlannerError: the job cannot be forecast, the speeds are not speeds, or the profile is of another plan.
     """
     given = speeds if isinstance(speeds, Speeds) else Speeds(dict(speeds or {}))
     usable = given if _fits(given, job) else Speeds({})
@@ -44,7 +44,7 @@ def analyse(job: Job, *, speeds: GivenSpeeds | None = None, profile: LookupProfi
         loads=found,
         crossing=crossing(forecast),
         times=estimate,
-        advice=advise(forecast, plain, estimate, found, usable, predict, profile),
+        advice=advise(AdvisedJob(forecast, plain, estimate, found, usable, predict, profile)),
         notes=tuple(_notes(forecast, estimate, given, usable, profile)),
     )
 

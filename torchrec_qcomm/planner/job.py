@@ -1,4 +1,4 @@
-"""What a forecast is made from: the machines, the sharded tables, and the policy. Plain values, from whatever source."""
+"""What a forecast is made from: the machines, the sharded tables and the policy, as plain values."""
 
 from __future__ import annotations
 
@@ -10,40 +10,56 @@ import numpy as np
 import torch
 
 from torchrec_qcomm.errors import PlannerError, describe
-from torchrec_qcomm.policy import Policy, ResolvedPolicy, Rule, Table
+from torchrec_qcomm.planner.kinds import Kind, kind_of
+from torchrec_qcomm.policy import Link, Policy, ResolvedPolicy, Rule, Table
 
 
 class Reach(StrEnum):
-    """How far bytes go. A policy's link ``inter_host`` is every reach beyond the host."""
+    """How far bytes go. It is finer than a policy's link, which is ``inter_host`` for all that leaves the host."""
 
     SELF = "self"
     """A rank's share with itself."""
 
     INTRA_HOST = "intra_host"
     INTRA_POD = "intra_pod"
-    """Between hosts of one pod; nothing where a pod is one host."""
+    """Between hosts of one pod. There are no such bytes where a pod is one host."""
 
     INTER_POD = "inter_pod"
     """Between pods; where a pod is one host, between hosts."""
 
     UNKNOWN = "unknown"
-    """To another rank, and it is not known how many ranks a host has."""
+    """To another rank, where it is not known how many ranks a host has."""
 
 
 REACHES = tuple(Reach)
 """The columns of arrays ``[..., reach]``."""
 
+LINKS = (Link.SELF, Link.INTRA_HOST, Link.INTER_HOST)
+"""The columns of arrays ``[..., link]``."""
+
+LINK_OF_REACH = {
+    Reach.SELF: Link.SELF,
+    Reach.INTRA_HOST: Link.INTRA_HOST,
+    Reach.INTRA_POD: Link.INTER_HOST,
+    Reach.INTER_POD: Link.INTER_HOST,
+    Reach.UNKNOWN: Link.INTER_HOST,
+}
+"""The policy's word for each reach. Where hosts are not known, a policy that depends on the link is refused."""
+
+LINK_INDEX = np.array([LINKS.index(LINK_OF_REACH[reach]) for reach in REACHES])
+"""For each column of arrays ``[..., reach]``, the column of arrays ``[..., link]``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """The ranks, and what joins them. Global ranks fill the hosts in order, and hosts the pods.
+    """The ranks and the links between them. Global ranks fill the hosts in order, and hosts fill the pods.
 
     Attributes:
         world_size: ranks in all.
-        devices_per_host: ranks on each host; ``None``: not known, and then nothing is said of hosts.
+        devices_per_host: ranks on each host; ``None``: not known. Then no figure says anything of hosts.
         pod_hosts: hosts whose ranks are joined by the fast link.
-        intra_host_gb_per_s: GB/s (1e9 bytes) of a rank, one way, inside a host (and a pod).
-        inter_host_gb_per_s: likewise between hosts; a host's NIC has this times its ranks, which share it.
+        intra_host_gb_per_s: GB/s (1e9 bytes) of a rank inside a host and a pod, one way.
+        inter_host_gb_per_s: GB/s of a rank between hosts, one way. A host's NIC has this times its ranks, which share it.
         device: ``cpu``, ``cuda`` or ``mtia``; ``None``: not known.
 
     Raises:
@@ -83,18 +99,18 @@ class PlannedTable:
     Attributes:
         table: name, rows and dim of the whole table.
         module: path of its collection in the model.
-        features: that look into it.
-        pooling: ids of a sample, for each feature (TorchRec's pooling factors); where it has several bags, of each.
+        features: names of the features that look into it.
+        pooling: for each feature, the ids of a bag (TorchRec's pooling factors).
         sharding_type: TorchRec's value: ``table_wise``, ``row_wise``, ...
-        ranks: int64 ``[shards]``: where each shard is, as ranks of the sharding group. Empty for data-parallel tables, which
-            are on all ranks.
-        shard_rows, shard_dims: int64 ``[shards]``: the size of each.
-        row_offsets: int64 ``[shards]``: the first row of each.
-        pooled: of an EmbeddingBagCollection; else of an EmbeddingCollection.
-        weighted: its ids come with weights.
+        ranks: int64 ``[shards]``: the rank of each shard in the sharding group. It is empty for data-parallel tables, which are
+            on all ranks.
+        shard_rows, shard_dims: int64 ``[shards]``: rows and columns of each shard.
+        row_offsets: int64 ``[shards]``: the first row of each shard.
+        pooled: whether it is of an EmbeddingBagCollection, and not of an EmbeddingCollection.
+        weighted: whether its ids come with weights.
         payload: dtype of its vectors in the exchange, before quantization.
-        value_bytes: of a weight in memory.
-        num_poolings: for each feature, how many bags a sample has (TorchRec's ``num_poolings``); empty: one each.
+        value_bytes: bytes of a weight in memory.
+        num_poolings: for each feature, the bags of a sample (TorchRec's ``num_poolings``); empty: one each.
     """
 
     table: Table
@@ -112,18 +128,23 @@ class PlannedTable:
     value_bytes: int = 4
     num_poolings: tuple[float, ...] = ()
 
+    @property
+    def kind(self) -> Kind:
+        """What is known of its sharding type."""
+        return kind_of(self.sharding_type)
+
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """2D parallelism: groups of ranks that each hold all tables, and keep their weights in step.
+    """2D parallelism: several groups of ranks. Each holds all tables, and they average their weights from time to time.
 
     Attributes:
         group_size: ranks of a sharding group.
-        strided: TorchRec's default: group ``i`` of ``n`` has the ranks ``i, i + n, i + 2 n, ...``; else neighbouring ranks
-            (``use_inter_host_allreduce``).
+        strided: group ``i`` of ``n`` has the ranks ``i, i + n, i + 2 n, ...``, which is TorchRec's default. Else a group has
+            neighbouring ranks (``use_inter_host_allreduce``).
         sync_interval: steps from one all-reduce of the weights to the next.
-        node_group_size: neighbours of a group that share the rows of a table-row-wise or grid table out, as TorchRec is told;
-            ``None``: as many as a host has ranks, of whatever group, which is TorchRec's default.
+        node_group_size: how many neighbours of a group share the rows of a table-row-wise or grid table, as TorchRec is told.
+            ``None``: as many as a host has ranks, whatever their group, which is TorchRec's default.
     """
 
     group_size: int
@@ -134,22 +155,23 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """A training job as a forecast looks at it.
+    """A training job, as far as a forecast needs it.
 
     Attributes:
-        tables: all of them, of all collections.
+        tables: of all collections.
         machines: the ranks and links.
         batch_size: samples of a rank.
         policy: the codecs.
-        hierarchical_row_wise: row-wise pooled tables are summed inside hosts first.
-        replicas: with 2D parallelism; else ``None``.
-        index_bytes: of an id in the exchange of ids.
-        length_bytes: of a length there, one for each bag.
-        weight_bytes: of the weight of an id there.
-        assumptions: sentences on what was assumed because nothing said it ("pooling factor 1 for all tables: ..."); reported.
-        untouched: names of tables that TorchRec exchanges itself, as they are, whatever a policy says.
-        planned_memory: FP64 ``[world]``: bytes that TorchRec's planner reckons with on each rank: weights, optimizer, buffers,
-            and what is not sharded as far as its figures hold that; ``None``: not known.
+        hierarchical_row_wise: whether row-wise pooled tables are summed inside hosts first.
+        replicas: the sharding groups of 2D parallelism; ``None``: one group has all ranks.
+        index_bytes: bytes of an id in the exchange of ids.
+        length_bytes: bytes of a length there; each bag has one.
+        weight_bytes: bytes of the weight of an id there.
+        assumptions: sentences on what was assumed because nothing said it ("pooling factor 1 for all tables: ..."). Reports
+            list them.
+        untouched: names of tables that TorchRec exchanges itself, unquantized, whatever a policy says.
+        planned_memory: FP64 ``[world]``: bytes that TorchRec's planner reckons with on each rank, for weights, optimizer and
+            buffers, and for what is not sharded if its figures include that; ``None``: not known.
     """
 
     tables: tuple[PlannedTable, ...]
@@ -166,7 +188,7 @@ class Job:
     planned_memory: np.ndarray | None = None
 
     def under(self, policy: Policy) -> Job:
-        """The same job with other codecs; with a rule first that leaves ``untouched`` tables as they are, if there are any."""
+        """The same job with other codecs. A first rule leaves ``untouched`` tables as they are, if there are any."""
         if self.untouched and policy != Policy():
             first = Rule(tuple(map(escape, self.untouched)), forward="none", backward="none", allow_unmatched=True)
             if first not in policy.rules:
@@ -174,9 +196,9 @@ class Job:
         return replace(self, policy=policy)
 
     def resolved(self) -> dict[str, ResolvedPolicy]:
-        """The codecs of each collection's tables, by its path: as when it is sharded, each for itself.
+        """The codecs of each collection's tables, by its path.
 
-        In another collection a name may stand for another table.
+        Each collection is resolved alone, as when it is sharded: a name may stand for another table in another collection.
         """
         by_module: dict[str, list[Table]] = {}
         for planned in self.tables:

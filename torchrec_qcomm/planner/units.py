@@ -1,4 +1,4 @@
-"""Numbers with their units, as advice and reports print them: never with an exponent."""
+"""Numbers with their units, as advice and reports print them. No number has an exponent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def size(value: float) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """A value in the unit of a `Load`: bytes with a prefix, everything else in full below a million.
+    """A value in the unit of a `Load`: bytes with a prefix, other things in full up to a million.
 
     >>> amount(2048, "B a step"), amount(1536, "ids a step"), amount(40_000_000, "rows")
     ('2.05 kB a step', '1,536 ids a step', '40.0 M rows')
@@ -58,7 +58,7 @@ def digits(value: float) -> str:
 
 
 def time(ms: float) -> str:
-    """Milliseconds, below a thousandth of one microseconds, three digits.
+    """Three digits of milliseconds, or of microseconds below a thousandth of a millisecond.
 
     >>> time(12.345), time(0.01234), time(0), time(1234.5), time(0.0000763)
     ('12.3 ms', '0.0123 ms', '0 ms', '1,234 ms', '0.0763 µs')
@@ -76,7 +76,7 @@ def rate(gb_per_s: float) -> str:
 
 
 def share(part: float | None) -> str:
-    """Of 1, in per cent; ``None``: not to be told.
+    """A share of 1 in per cent; ``None``: not known.
 
     >>> share(0.5333), share(None), share(1.0), share(-0.25)
     ('53.3 %', '-', '100.0 %', '-25.0 %')
@@ -85,12 +85,12 @@ def share(part: float | None) -> str:
 
 
 def saved(before: float, after: float) -> float | None:
-    """The share of ``before`` that is gone; below 0 if it has grown; ``None`` if there was nothing."""
+    """The share of ``before`` that ``after`` saves. It is below 0 if ``after`` is more, and ``None`` if ``before`` is 0."""
     return 1 - after / before if before else None
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Whole numbers, short.
+    """Whole numbers, with neighbours as ranges.
 
     >>> ranges([3, 0, 1, 2, 8]), ranges([])
     ('0-3, 8', '')
@@ -105,7 +105,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """At most ``width`` characters, the middle left out.
+    """A name of at most ``width`` characters; of a longer one, the middle is left out.
 
     >>> shortened("model.sparse.table_1705", 12)
     'mode..e_1705'

@@ -10,34 +10,18 @@ import numpy as np
 
 from torchrec_qcomm.planner import units as u
 from torchrec_qcomm.planner.findings.loads import AT_FAULT, ranks_at_fault
-from torchrec_qcomm.planner.findings.terms import Analysis, Load
-from torchrec_qcomm.planner.forecast.terms import Forecast, TableForecast
-from torchrec_qcomm.planner.job import REACHES, Machines, PlannedTable, Reach
+from torchrec_qcomm.planner.findings.results import Analysis, Load
+from torchrec_qcomm.planner.forecast.results import Forecast, TableForecast
+from torchrec_qcomm.planner.job import LINK_OF_REACH, REACHES, Machines, PlannedTable, Reach
+from torchrec_qcomm.planner.kinds import KINDS
 from torchrec_qcomm.planner.search.topology import DEFAULT_RATES
-from torchrec_qcomm.policy import Direction, Link, Policy
+from torchrec_qcomm.policy import Direction, Policy
 from torchrec_qcomm.policy.resolution import LOSSLESS
 
 SLOWER = "PREDICTED TO BE SLOWER"
 
-SHORT = {
-    "table_wise": "tw",
-    "column_wise": "cw",
-    "row_wise": "rw",
-    "table_row_wise": "twrw",
-    "table_column_wise": "twcw",
-    "grid_shard": "grid",
-    "data_parallel": "dp",
-}
+SHORT = {kind.name: kind.short for kind in KINDS}
 """TorchRec's sharding types, as columns of tables have them."""
-
-MIX = {
-    Reach.SELF: (Link.SELF,),
-    Reach.INTRA_HOST: (Link.INTRA_HOST,),
-    Reach.INTRA_POD: (Link.INTER_HOST,),
-    Reach.INTER_POD: (Link.INTER_HOST,),
-    Reach.UNKNOWN: (Link.INTRA_HOST, Link.INTER_HOST),
-}
-"""Which links of a policy a reach may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +102,7 @@ def _codecs(table: TableForecast, direction: Direction, policy: Policy) -> tuple
     found: dict[str, None] = {}
     for reach, values in zip(REACHES, table.values[direction], strict=True):
         if values:
-            for link in MIX[reach]:
-                found[str(policy.decide(table.planned.table, direction, link).codec)] = None
+            found[str(policy.decide(table.planned.table, direction, LINK_OF_REACH[reach]).codec)] = None
     return tuple(found)
 
 

@@ -13,10 +13,10 @@ from torchrec.distributed.planner.types import Enumerator, PlanDebugStats, Shard
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
 from torchrec_qcomm.planner.analysis import GivenSpeeds, analyse
-from torchrec_qcomm.planner.findings.terms import Analysis
+from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.planner.job import Replicas
-from torchrec_qcomm.planner.sources.options import job_from_options
-from torchrec_qcomm.planner.sources.plan_file import export_plan
+from torchrec_qcomm.planner.sources.options import PlannerInputs, job_from_options
+from torchrec_qcomm.planner.sources.plan_file import write_plan
 from torchrec_qcomm.policy import Policy
 from torchrec_qcomm.report.text.page import report_text
 
@@ -88,17 +88,13 @@ class QCommStats(Stats):
                 return
             job = job_from_options(
                 best_plan,
-                self._topology or topology,
-                batch_size,
+                PlannerInputs(self._topology or topology, batch_size, sharders or (), constraints or {}, self._pooling_known),
                 self._policy,
-                constraints=constraints,
-                sharders=sharders,
                 hierarchical_row_wise=self._hierarchical,
                 replicas=self._replicas,
-                pooling_known=self._pooling_known,
             )
             if self._export is not None:
-                export_plan(job, os.fspath(self._export))
+                write_plan(job, os.fspath(self._export))
             analysis = analyse(job, speeds=self._speeds)
             text = report_text(analysis)
         except Exception as error:

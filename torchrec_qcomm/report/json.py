@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from torchrec_qcomm.codecs import CodecSpec
-from torchrec_qcomm.planner.findings.terms import Analysis
-from torchrec_qcomm.planner.forecast.terms import MATRIX_RANKS, ExchangeForecast, Forecast
+from torchrec_qcomm.planner.findings.results import Analysis
+from torchrec_qcomm.planner.forecast.results import MATRIX_RANKS, ExchangeForecast, Forecast
 from torchrec_qcomm.planner.job import REACHES, Job
 from torchrec_qcomm.planner.units import ranges, saved
 from torchrec_qcomm.policy import Direction, Policy

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
-from time import perf_counter
 
-import fbgemm_gpu  # noqa: F401  (registers torch.ops.fbgemm)
 import torch
 
 from torchrec_qcomm.codecs.base import Codec
 from torchrec_qcomm.codecs.parts.noise import Noise
 from torchrec_qcomm.codecs.registry import get, names
 from torchrec_qcomm.codecs.spec import CodecLike
+from torchrec_qcomm.codecs.speed import codec_speed
 from torchrec_qcomm.errors import CodecError, describe
 
 DISTRIBUTIONS = ("normal", "laplace", "zipf-rows")
@@ -101,44 +99,15 @@ def survey(sample: torch.Tensor, codecs: Sequence[CodecLike] | None = None, seco
     return [_figures(get(like), sample, seconds) for like in (likes() if codecs is None else codecs)]
 
 
-def copy_speed(sample: torch.Tensor, seconds: float = 0.2) -> float:
-    """GB/s of a plain copy of the sample's values."""
-    out = torch.empty_like(sample)
-    return _speed(lambda: out.copy_(sample), sample, seconds)
-
-
-def fbgemm_speeds(sample: torch.Tensor, seconds: float = 0.2) -> dict[int, tuple[float, float]]:
-    """``{bits: (quantize, dequantize)}`` in GB/s of FP32 values, of FBGEMM's fused row-wise kernels that take this dim."""
-    ops, found = torch.ops.fbgemm, {}
-    eight = ops.FloatToFused8BitRowwiseQuantized(sample)
-    found[8] = (
-        _speed(lambda: ops.FloatToFused8BitRowwiseQuantized(sample), sample, seconds),
-        _speed(lambda: ops.Fused8BitRowwiseQuantizedToFloat(eight), sample, seconds),
-    )
-    for bits in (4, 2):
-        if sample.shape[1] * bits % 16:
-            continue  # its rows must have an even number of bytes
-        rows = ops.FloatToFusedNBitRowwiseQuantizedSBHalf(sample, bits)
-
-        def quantize(bits: int = bits) -> torch.Tensor:
-            return ops.FloatToFusedNBitRowwiseQuantizedSBHalf(sample, bits)
-
-        def dequantize(bits: int = bits, rows: torch.Tensor = rows) -> torch.Tensor:
-            return ops.FusedNBitRowwiseQuantizedSBHalfToFloat(rows, bits)
-
-        found[bits] = (_speed(quantize, sample, seconds), _speed(dequantize, sample, seconds))
-    return found
-
-
 def _figures(codec: Codec, sample: torch.Tensor, seconds: float) -> Figures:
     dim = sample.shape[1]
     noise = Noise(site="survey")
-    data, out = codec.encode(sample, noise=noise), torch.empty_like(sample)
-    decoded = codec.decode(data, dim).double()
+    decoded = codec.decode(codec.encode(sample, noise=noise), dim).double()
     exact = sample.double()
     size = exact.norm(dim=-1)
     lost = (decoded - exact).norm(dim=-1)
     mean = decoded if not codec.stochastic else _mean(codec, sample)
+    encode, decode = codec_speed(codec, sample, seconds) if seconds else (float("nan"),) * 2
     return Figures(
         name=str(codec.spec),
         row_bytes=codec.row_bytes(dim),
@@ -147,8 +116,8 @@ def _figures(codec: Codec, sample: torch.Tensor, seconds: float) -> Figures:
         worst=float(((decoded - exact).abs() / exact.abs().amax(-1, keepdim=True)).max()),
         bias=float(((mean - exact) * exact.sign()).sum() / exact.abs().sum()),
         cosine=float(torch.nn.functional.cosine_similarity(decoded, exact).mean()),
-        encode=_speed(lambda: codec.encode(sample, out=data, noise=noise), sample, seconds),
-        decode=_speed(lambda: codec.decode(data, dim, out=out), sample, seconds),
+        encode=encode,
+        decode=decode,
     )
 
 
@@ -158,16 +127,3 @@ def _mean(codec: Codec, sample: torch.Tensor) -> torch.Tensor:
     for step in range(_ENCODINGS):
         total += codec.decode(codec.encode(sample, noise=Noise(step=step, site="survey")), sample.shape[1])
     return total / _ENCODINGS
-
-
-def _speed(work: Callable[[], object], sample: torch.Tensor, seconds: float) -> float:
-    """GB/s by the median of at least three runs."""
-    if not seconds:
-        return float("nan")
-    work()
-    times: list[float] = []
-    while len(times) < 3 or sum(times) < seconds:
-        start = perf_counter()
-        work()
-        times.append(perf_counter() - start)
-    return sample.numel() * 4 / median(times) / 1e9

@@ -11,13 +11,14 @@ import torch
 import torch.distributed as dist
 from torchrec.distributed.embedding_sharding import EmbeddingShardingContext
 
+from tests.sharding.scenarios.hops import hop
 from tests.sharding.scenarios.pooled_collections import _over
 from torchrec_qcomm import codecs
+from torchrec_qcomm.collectives import Observers
 from torchrec_qcomm.policy import Policy, Rule, Table
-from torchrec_qcomm.sharding.dists.hop import Hop
 from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters, TrafficMeter
+from torchrec_qcomm.sharding.precision import TableCodecs
+from torchrec_qcomm.sharding.traffic import TrafficMeter
 from torchrec_qcomm.wire import Column, PooledLayout, ReduceLayout
 
 COLLECTIVES = (
@@ -98,12 +99,12 @@ class Alone:
 def exchange_alone(rank: int, world: int, case: Alone) -> dict[str, Any]:
     """Forward and backward of random values; errors over bounds, what was launched, and what was counted."""
     policy = Policy(rules=tuple(Rule(tables=t, forward=case.codec(t, 0), backward=case.codec(t, 1)) for t in case.names))
-    sites = SiteCodecs(policy.resolve(Table(t, 10, 8) for t in case.names), None, codecs.get)
+    sites = TableCodecs(policy.resolve(Table(t, 10, 8) for t in case.names), None, codecs.get)
     columns = [[Column(*column) for column in owned] for owned in case.owned]
-    meters, meter = Meters(), TrafficMeter()
-    meters.active.append(meter)
+    observers, meter = Observers(), TrafficMeter()
+    observers.active.append(meter)
     layout = ReduceLayout if case.reduced else PooledLayout
-    output_dist = QCommPooledEmbeddingDist(Hop(dist.group.WORLD, columns, case.dtype, sites, meters, layout=layout))
+    output_dist = QCommPooledEmbeddingDist(hop(dist.group.WORLD, columns, case.dtype, sites, observers, layout=layout))
 
     def values(rows: int, owned: Sequence[Column], seed: int) -> torch.Tensor:
         width = sum(column.dim for column in owned)

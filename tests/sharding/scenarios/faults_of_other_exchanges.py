@@ -19,18 +19,18 @@ from torchrec.distributed.types import ShardingEnv
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.sharding.scenarios.exchange_alone import watched
+from tests.sharding.scenarios.hops import hop
 from tests.sharding.scenarios.pooled_collections import CPU, shard, step
 from tests.sharding.scenarios.sequences import SEQUENCES, feature_batch, flat, sequence_gradient, sequence_plan, shard_sequences
 from tests.sharding.scenarios.tables import SGD, TABLES, batch, collection, load_full, local_weights, placed
 from tests.sharding.scenarios.variable_batch import SIZES, ragged
 from torchrec_qcomm import codecs
+from torchrec_qcomm.collectives import Observers
 from torchrec_qcomm.errors import QCommError
 from torchrec_qcomm.policy import Policy, Table
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, QCommEmbeddingCollectionSharder, measure_traffic
-from torchrec_qcomm.sharding.dists.hop import Hop
 from torchrec_qcomm.sharding.dists.pooled import QCommPooledEmbeddingDist
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters
+from torchrec_qcomm.sharding.precision import TableCodecs
 from torchrec_qcomm.wire import Column
 
 INT8 = Policy("int8", "int8")
@@ -210,9 +210,9 @@ def stops_early(rank: int, world: int) -> str:
     """The last rank makes one exchange less than the others; what do they hear?"""
     group = dist.new_group(list(range(world)), timeout=timedelta(seconds=2))
     store = dist.distributed_c10d._get_default_store()
-    sites = SiteCodecs(INT8.resolve([Table("a", 10, 4)]), None, codecs.get)
+    sites = TableCodecs(INT8.resolve([Table("a", 10, 4)]), None, codecs.get)
     columns = [[Column("a", 4)], *[[]] * (world - 1)]
-    output_dist = QCommPooledEmbeddingDist(Hop(group, columns, torch.float32, sites, Meters()))
+    output_dist = QCommPooledEmbeddingDist(hop(group, columns, torch.float32, sites, Observers()))
     context = EmbeddingShardingContext(batch_size_per_rank=[2] * world)
     said = "went on"
     for i in range(2):

@@ -10,13 +10,13 @@ import torch.distributed as dist
 from torchrec.distributed.sharding.sequence_sharding import SequenceShardingContext
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from tests.sharding.scenarios.hops import hop
 from torchrec_qcomm import codecs
+from torchrec_qcomm.collectives import Observers
 from torchrec_qcomm.errors import WireError
 from torchrec_qcomm.policy import Policy, Rule, Table
-from torchrec_qcomm.sharding.dists.hop import Hop
 from torchrec_qcomm.sharding.dists.sequence import QCommSequenceEmbeddingDist
-from torchrec_qcomm.sharding.table_codecs import SiteCodecs
-from torchrec_qcomm.sharding.traffic import Meters
+from torchrec_qcomm.sharding.precision import TableCodecs
 from torchrec_qcomm.wire import Column
 
 OWNED = (("a", "b", "a"), (), ("c", "b"))
@@ -34,9 +34,9 @@ def alone(
 ) -> list[dict[str, Any]]:
     """Exchange random vectors, ``in_flight`` times before any is waited for; errors over bounds."""
     policy = Policy(rules=tuple(Rule(tables=t, forward=name, backward=name) for t, name in names.items()))
-    sites = SiteCodecs(policy.resolve(Table(t, 10, dim) for t in "abc"), world, codecs.get)
+    sites = TableCodecs(policy.resolve(Table(t, 10, dim) for t in "abc"), world, codecs.get)
     columns = [[Column(table, dim) for table in owned] for owned in OWNED]
-    output_dist = QCommSequenceEmbeddingDist(Hop(dist.group.WORLD, columns, dtype, sites, Meters()))
+    output_dist = QCommSequenceEmbeddingDist(hop(dist.group.WORLD, columns, dtype, sites, Observers()))
     flights = [_Flight(rank, world, dim, sizes, dtype, seed) for seed in range(in_flight)]
     awaitables = [output_dist(flight.lookup, flight.context) for flight in flights]
     outs = [awaitable.wait() for awaitable in reversed(awaitables)][::-1]
@@ -106,9 +106,9 @@ def _worst(got: torch.Tensor, want: torch.Tensor, tables: list[str], names: dict
 
 def contradicting(rank: int, world: int) -> list[str]:
     """What the dist says of contexts that cannot be."""
-    sites = SiteCodecs(Policy().resolve([Table("a", 10, 4)]), world, codecs.get)
+    sites = TableCodecs(Policy().resolve([Table("a", 10, 4)]), world, codecs.get)
     columns = [[Column("a", 4)], []]
-    output_dist = QCommSequenceEmbeddingDist(Hop(dist.group.WORLD, columns, torch.float32, sites, Meters()))
+    output_dist = QCommSequenceEmbeddingDist(hop(dist.group.WORLD, columns, torch.float32, sites, Observers()))
     said = []
     lengths = torch.tensor([[1, 1]]) if rank == 0 else torch.empty(0, 2, dtype=torch.int64)
     features = KeyedJaggedTensor(["f"], torch.zeros(1, dtype=torch.int64), lengths=torch.tensor([1]))

@@ -1,6 +1,6 @@
-"""What to do next, each with its number; must not advise what was not forecast, or say so where a number cannot be had."""
+"""What to do next, each with its predicted gain; must not advise what was not forecast, unless it says so."""
 
-from torchrec_qcomm.planner.advice.advise import RULES, advise
-from torchrec_qcomm.planner.advice.case import Case
+from torchrec_qcomm.planner.advice.advise import ADVISERS, advise
+from torchrec_qcomm.planner.advice.advised_job import AdvisedJob
 
-__all__ = ["RULES", "Case", "advise"]
+__all__ = ["ADVISERS", "AdvisedJob", "advise"]

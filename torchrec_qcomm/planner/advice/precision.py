@@ -7,46 +7,46 @@ from dataclasses import replace
 
 from torchrec_qcomm import codecs
 from torchrec_qcomm.planner import units as u
-from torchrec_qcomm.planner.advice.case import Case
+from torchrec_qcomm.planner.advice.advised_job import AdvisedJob
 from torchrec_qcomm.planner.advice.wording import glob_of, precision_rule, shown
+from torchrec_qcomm.planner.findings.results import Advice
 from torchrec_qcomm.planner.findings.speeds import RUNGS
-from torchrec_qcomm.planner.findings.terms import Advice
-from torchrec_qcomm.planner.forecast.terms import Forecast
+from torchrec_qcomm.planner.forecast.results import Forecast
 from torchrec_qcomm.policy import Direction, Link, Rule
 
 _TRIED = 5
 """Tables, the heaviest, that are tried one by one."""
 
 _LESS = 0.75
-"""Share of its bytes that a table must shrink to for a rung to be one: 8 bits in another layout are none."""
+"""A rung must take at most this share of a table's bytes. So 8 bits in another format are no rung below 8 bits."""
 
 _NAMED = 20
 """Tables that a rule names at most."""
 
 
-def lower_precision(case: Case) -> list[Advice]:
-    """The next rung of fewer bits for each of the tables that send most, where it is predicted to be faster."""
+def lower_precision(advised: AdvisedJob) -> list[Advice]:
+    """Fewer bits, the next rung, for each of the tables that send most, where that is predicted to be faster."""
     found = []
-    names = [case.job.tables[index].table.name for index in case.heaviest(case.off_rank, _TRIED)]
+    names = [advised.job.tables[index].table.name for index in advised.heaviest(advised.off_rank, _TRIED)]
     for name in dict.fromkeys(names):
-        rung = _next_rung(case, name)
+        rung = _next_rung(advised, name)
         if rung is not None:
             title = f"Lower precision for {name}: {rung[0]} forward, {rung[1]} backward"
-            found += _at_rung(case, "lower_precision", title, [name], [glob_of(name)], rung)
+            found += _at_rung(advised, "lower_precision", title, [name], [glob_of(name)], rung)
     return found
 
 
-def lower_precision_of_many(case: Case) -> list[Advice]:
-    """All tables at once that have the same next rung as the one that sends most; of many, the `_NAMED` that send most.
+def lower_precision_of_many(advised: AdvisedJob) -> list[Advice]:
+    """The next rung of the table that sends most, for all tables that have the same; of many, the `_NAMED` that send most.
 
-    One table alone may gain nothing: the slowest rank or host decides, and others there keep it busy.
+    One table alone may gain nothing: the slowest rank or host decides, and other tables keep it busy.
     """
-    order = [case.job.tables[index].table.name for index in case.heaviest(case.off_rank, len(case.off_rank))]
+    order = [advised.job.tables[index].table.name for index in advised.heaviest(advised.off_rank, len(advised.off_rank))]
     names = list(dict.fromkeys(order))
-    rung = _next_rung(case, names[0]) if names else None
+    rung = _next_rung(advised, names[0]) if names else None
     if rung is None:
         return []
-    alike = [name for name in names if _next_rung(case, name) == rung]
+    alike = [name for name in names if _next_rung(advised, name) == rung]
     if len(alike) < 2:
         return []
     everything = len(alike) == len(names)
@@ -54,44 +54,44 @@ def lower_precision_of_many(case: Case) -> list[Advice]:
     globs = ["*"] if everything else [glob_of(name) for name in alike]
     which = f"all {len(names)} tables" if everything else f"{len(alike)} tables ({shown(alike)})"
     title = f"Lower precision for {which}: {rung[0]} forward, {rung[1]} backward"
-    return _at_rung(case, "lower_precision_of_many", title, alike, globs, rung)
+    return _at_rung(advised, "lower_precision_of_many", title, alike, globs, rung)
 
 
 def _at_rung(
-    case: Case, rule: str, title: str, names: Sequence[str], globs: Sequence[str], rung: tuple[str, str]
+    advised: AdvisedJob, adviser: str, title: str, names: Sequence[str], globs: Sequence[str], rung: tuple[str, str]
 ) -> list[Advice]:
-    unknown = [codec for codec in dict.fromkeys(rung) if case.speeds.of(codecs.spec(codec)) is None]
-    if unknown and case.times.codec_speeds:
-        return []  # what it costs is known of the codecs of today and not of these: no comparison
-    changed = _under_rule(case, names, globs, *rung)
-    gain = case.step_ms - case.ms(changed)
+    unknown = [codec for codec in dict.fromkeys(rung) if advised.speeds.of(codecs.spec(codec)) is None]
+    if unknown and advised.times.codec_speeds:
+        return []  # the speeds of the present codecs are known, and these are not: times cannot be compared
+    changed = _under_rule(advised, names, globs, *rung)
+    gain = advised.step_ms - advised.ms(changed)
     if gain <= 0:
         return []
-    before, after = (sum(exchange.sent[:, 1:].sum() for exchange in each.exchanges) for each in (case.forecast, changed))
+    before, after = (sum(exchange.sent[:, 1:].sum() for exchange in each.exchanges) for each in (advised.forecast, changed))
     wanted = set(names)
-    theirs = sum(each for table, each in zip(case.job.tables, case.off_rank, strict=True) if table.table.name in wanted)
+    theirs = sum(each for table, each in zip(advised.job.tables, advised.off_rank, strict=True) if table.table.name in wanted)
     because = (
         f"{u.share(theirs / before)} of the {u.size(before)} that leave ranks in a step; with {rung[0]} forward and {rung[1]} "
         f"backward all is {u.size(after)}. Accuracy is not predicted."
     )
     if unknown:
         because += f" The time to code {', '.join(unknown)} is not known, and not counted."
-    return [Advice(rule, title, because, precision_rule(globs, *rung), gain)]
+    return [Advice(adviser, title, because, precision_rule(globs, *rung), gain)]
 
 
-def switch_off(case: Case) -> list[Advice]:
+def switch_off(advised: AdvisedJob) -> list[Advice]:
     """No codec for the tables whose coding takes longer than what it saves on these links."""
     wanted = []
-    for name, rate in case.times.break_even.items():
-        here = _rate_of(case, name)
+    for name, rate in advised.times.break_even.items():
+        here = _rate_of(advised, name)
         if here is not None and (rate is None or rate < here):
             wanted.append((name, rate, here))
-    if not wanted or not case.times.codec_speeds:
+    if not wanted or not advised.times.codec_speeds:
         return []
     names = [name for name, _, _ in wanted]
-    everything = {table.table.name for table in case.job.tables} == set(names)
+    everything = {table.table.name for table in advised.job.tables} == set(names)
     globs = ["*"] if everything else [glob_of(name) for name in names]
-    gain = case.step_ms - case.ms(_under_rule(case, names, globs, "none", "none"))
+    gain = advised.step_ms - advised.ms(_under_rule(advised, names, globs, "none", "none"))
     if gain <= 0:
         return []
     name, rate, here = min(wanted, key=lambda each: each[1] or 0.0)
@@ -101,24 +101,24 @@ def switch_off(case: Case) -> list[Advice]:
     return [Advice("switch_off", f"No codec for {shown(names)}: coding takes longer than it saves", because, setting, gain)]
 
 
-def _under_rule(case: Case, names: Sequence[str], globs: Sequence[str], forward: str, backward: str) -> Forecast:
-    """With a rule for tables put before the others."""
+def _under_rule(advised: AdvisedJob, names: Sequence[str], globs: Sequence[str], forward: str, backward: str) -> Forecast:
+    """The forecast with a rule for some tables before all other rules."""
     rule = Rule(tables=tuple(globs), forward=forward, backward=backward)
-    policy = replace(case.job.policy, rules=(rule, *case.job.policy.rules))
+    policy = replace(advised.job.policy, rules=(rule, *advised.job.policy.rules))
     wanted = set(names)
-    same = {index: table for index, table in enumerate(case.job.tables) if table.table.name in wanted}
-    return case.with_tables(same, policy=policy)
+    same = {index: table for index, table in enumerate(advised.job.tables) if table.table.name in wanted}
+    return advised.with_tables(same, policy=policy)
 
 
-def _next_rung(case: Case, name: str) -> tuple[str, str] | None:
+def _next_rung(advised: AdvisedJob, name: str) -> tuple[str, str] | None:
     """The first rung that takes at most `_LESS` of the table's bytes between hosts, in both directions; ``None``: none does.
 
     Of data-parallel tables, which no codec touches, there is none.
     """
-    table = case.by_name[name]
+    table = advised.by_name[name]
     if not len(table.ranks):
         return None
-    resolved, dim = case.job.policy.resolve([table.table]), int(table.shard_dims.max())
+    resolved, dim = advised.job.policy.resolve([table.table]), int(table.shard_dims.max())
     now = [
         codecs.get(resolved.codec(name, direction, Link.INTER_HOST)).row_bytes(dim, table.payload) for direction in Direction
     ]
@@ -130,10 +130,10 @@ def _next_rung(case: Case, name: str) -> tuple[str, str] | None:
     return None
 
 
-def _rate_of(case: Case, name: str) -> float | None:
-    """GB/s at which plain bytes leave a rank, in the slowest of the exchanges that the table takes part in."""
+def _rate_of(advised: AdvisedJob, name: str) -> float | None:
+    """GB/s at which bytes leave a rank without codecs, in the slowest exchange that the table takes part in."""
     rates = []
-    for exchange, time in zip(case.plain.exchanges, case.plain_ms, strict=True):
+    for exchange, time in zip(advised.plain.exchanges, advised.plain_ms, strict=True):
         if name in exchange.tables and time > 0:
             rates.append(float(exchange.sent[:, 1:].sum()) / len(exchange.sent) / (time * 1e6))
     return min(rates, default=None)

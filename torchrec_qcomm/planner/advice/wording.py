@@ -1,4 +1,4 @@
-"""The lines of YAML that do what advice says."""
+"""The lines of YAML that advice ends with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SHOWN = 3
 
 
 def shown(names: Sequence[str]) -> str:
-    """Some names, and how many more there are."""
+    """The first names, and how many more there are."""
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more tables" if len(names) > _SHOWN else "")
 
 

@@ -1,1 +1,1 @@
-"""What is read from a forecast: loads, crossings, times; must not advise."""
+"""What a forecast means: loads, crossings, times; must not advise."""

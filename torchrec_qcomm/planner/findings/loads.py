@@ -1,6 +1,6 @@
-"""How evenly ranks are loaded, and who is at fault where they are not: lookups, bytes, rows and memory, each by itself.
+"""How evenly ranks are loaded, and which tables make the difference: lookups, bytes, rows and memory, each by itself.
 
-They are kept apart because they differ: memory can be even where lookups are not, and lookups uneven where bytes are even.
+They are kept apart because they differ: memory can be even where lookups are not, and so can bytes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from torchrec_qcomm.planner.findings.lookups import LookupProfile
-from torchrec_qcomm.planner.findings.terms import Load
-from torchrec_qcomm.planner.forecast.terms import Forecast, TableForecast
+from torchrec_qcomm.planner.findings.results import Load
+from torchrec_qcomm.planner.forecast.results import Forecast, TableForecast
 from torchrec_qcomm.planner.job import Job, PlannedTable
 from torchrec_qcomm.policy import Direction
 
@@ -20,20 +20,20 @@ AT_FAULT = 1.1
 """A rank is at fault above this times the mean."""
 
 RANKS, TABLES = 5, 5
-"""How many ranks and tables a load names."""
+"""How many ranks and tables a load names at most."""
 
 _ASKED = 12
-"""Tables of a rank, the heaviest by a guess, whose bytes are forecast one by one."""
+"""How many tables of a rank, the heaviest by a guess, have their bytes forecast one by one."""
 
 Predict = Callable[[Job], Forecast]
 
 
 def loads(forecast: Forecast, predict: Predict, profile: LookupProfile | None = None) -> tuple[Load, ...]:
-    """The load of every kind; with a profile, counted lookups behind the assumed ones.
+    """All loads. With a profile, counted lookups stand behind the assumed ones.
 
     Args:
         forecast: of the job.
-        predict: forecasts a job; asked for the bytes of single tables.
+        predict: forecasts a job; used for the bytes of single tables.
         profile: of the job's tables.
     """
     job = forecast.job
@@ -48,7 +48,7 @@ def loads(forecast: Forecast, predict: Predict, profile: LookupProfile | None = 
 
 
 def ranks_at_fault(per_rank: np.ndarray) -> tuple[int, ...]:
-    """At most `RANKS` ranks above `AT_FAULT` x mean, from the most loaded on, equal ones in the order of ranks."""
+    """At most `RANKS` ranks above `AT_FAULT` x mean, the most loaded first, equal ones in the order of ranks."""
     order = np.argsort(-per_rank, kind="stable")[:RANKS]
     return tuple(int(rank) for rank in order if per_rank[rank] > AT_FAULT * per_rank.mean())
 
@@ -68,7 +68,7 @@ def _load(what: str, unit: str, per_rank: np.ndarray, on: _OnRank, measured: boo
 
 
 def _lookups_on(forecast: Forecast) -> _OnRank:
-    """A table's ids spread over its shards, by rows where they share the rows: what pooling factors can tell."""
+    """Each table's lookups on a rank, from pooling factors: shards that share the rows have ids in proportion to theirs."""
     place, groups = _places(forecast.job), len(forecast.job.groups())
 
     def on(rank: int) -> Iterable[tuple[str, float]]:
@@ -105,7 +105,7 @@ def _shard_bytes(table: PlannedTable) -> np.ndarray:
 
 
 def _bytes_on(forecast: Forecast, predict: Predict, by_reach: Callable[[Forecast], np.ndarray]) -> _OnRank:
-    """Exact: a forecast of each table alone, since bytes of tables add up."""
+    """Each table's bytes on a rank. They are exact: each table is forecast alone, since bytes of tables add up."""
     job, place = forecast.job, _places(forecast.job)
 
     def guess(entry: TableForecast, rank: int) -> float:

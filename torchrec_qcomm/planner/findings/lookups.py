@@ -1,6 +1,6 @@
-"""Which ids real batches look up, and so what each rank of a row-wise table really receives.
+"""Which ids real batches look up, and so how many each rank of a row-wise table really receives.
 
-A planner takes a table's ids to be spread evenly over its rows. Here they are counted.
+A planner assumes that a table's ids are spread evenly over its rows. Here they are counted.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 
 from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.job import Job
+from torchrec_qcomm.planner.sources.shards import ranks_of
 
 if TYPE_CHECKING:
     from torchrec.distributed.types import ShardingPlan
@@ -24,19 +25,19 @@ HOTTEST = 10
 """Ids that a profile names."""
 
 KEPT_IDS = 1_000_000
-"""Ids of a table that are counted one by one, 16 bytes each; of more, those seen most are kept."""
+"""How many ids of a table are counted one by one, with 16 bytes each. Of more ids, those seen most are kept."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shards:
-    """Where the rows of a table are.
+class RowShards:
+    """Where the rows of a table are, as far as a ``ShardingPlan`` tells it.
 
     Attributes:
-        table, module: which.
+        table, module: name of the table, and path of its collection.
         rows: of the whole table.
-        features: that look into it.
-        ranks: ``[shards]`` ranks of the sharding group; empty for a data-parallel table, which is on all.
-        offsets, sizes: ``[shards]`` first row and number of rows.
+        features: names of the features that look into it.
+        ranks: ``[shards]``: the rank of each shard in the sharding group. Empty for a data-parallel table, which is on all.
+        offsets, sizes: ``[shards]``: first row and number of rows of each shard.
     """
 
     table: str
@@ -60,13 +61,13 @@ class TableProfile:
     Attributes:
         shards: where its rows are.
         lookups: ids that were looked up.
-        per_shard: int64 ``[shards]``: how many of them each shard gets (every column shard gets all).
+        per_shard: int64 ``[shards]``: how many of them each shard gets. A shard of columns gets all.
         hottest: at most 10 ids, the hottest first, each with its count.
-        distinct: ids that were kept count of.
-        missed: how many lookups a count may lack at most; 0: counts are exact.
+        distinct: how many ids were counted one by one.
+        missed: by how much a count of one id may be too low; 0: counts are exact.
     """
 
-    shards: Shards
+    shards: RowShards
     lookups: int
     per_shard: np.ndarray
     hottest: tuple[tuple[int, int], ...]
@@ -80,7 +81,7 @@ class TableProfile:
 
     @property
     def owner(self) -> tuple[int, float] | None:
-        """The rank of the sharding group that gets most lookups, and how many times the mean of the table's ranks.
+        """The rank of the sharding group that gets most lookups, and their number over the mean of the table's ranks.
 
         ``None`` where rows are not dealt out, or nothing was looked up.
         """
@@ -98,7 +99,7 @@ class LookupProfile:
     Attributes:
         tables: in the order of the plan.
         batches: how many there were.
-        samples: of all of them, as `KeyedJaggedTensor.stride` has it: of variable batches the largest.
+        samples: of all batches together, by `KeyedJaggedTensor.stride`: in a variable batch, those of the largest feature.
     """
 
     tables: tuple[TableProfile, ...]
@@ -106,7 +107,7 @@ class LookupProfile:
     samples: int
 
     def per_rank(self, job: Job) -> np.ndarray:
-        """``[world]`` ids that each rank looks up in a step of ``job``, as if all ranks' samples were like those counted.
+        """``[world]`` ids that each rank looks up in a step of ``job``, if all ranks' samples are like those counted.
 
         Raises:
             PlannerError: the profile is of other tables or shards.
@@ -157,16 +158,15 @@ def profile_lookups(
 ) -> LookupProfile:
     """Count which ids batches look up.
 
-    A row-wise shard gets the ids of its rows. TorchRec deals them out in blocks of ``ceil(rows / shards)``, the last ones
-    smaller or empty, and so do the offsets of a plan.
+    A row-wise shard gets the ids of its rows, as the offsets of the plan say.
 
     Args:
-        batches: of any ranks; weights are not looked at, features may have batch sizes of their own, and batches may be empty.
-            Features that no table has are left out.
+        batches: of any ranks. Features may have batch sizes of their own, and batches may be empty. Weights of ids, and
+            features that no table has, are not looked at.
         plan: which ranks own which rows.
-        features: for a ``ShardingPlan``, which names none: the features of each table
+        features: the features of each table, for a ``ShardingPlan``, which names none
             (``{entry.table.name: entry.features for entry in model_tables(model)}``).
-        kept_ids: how many ids of a table are counted one by one; what shards get is counted exactly, however many there are.
+        kept_ids: how many ids of a table are counted one by one. The number of ids that a shard gets is always exact.
 
     Raises:
         PlannerError: a batch lacks a feature, an id is not a row of its table, or ``features`` lacks a table.
@@ -189,9 +189,9 @@ def profile_lookups(
 
 
 class _Counter:
-    """Counts the ids of one table: for its shards exactly, and for the ids seen most."""
+    """Counts the ids of one table: those of each shard, exactly, and those of each id, for the ids seen most."""
 
-    def __init__(self, shards: Shards, kept_ids: int) -> None:
+    def __init__(self, shards: RowShards, kept_ids: int) -> None:
         self.shards, self._kept = shards, max(kept_ids, HOTTEST)
         self._per_shard = np.zeros(len(shards.ranks), dtype=np.int64)
         self._ids = self._counts = torch.zeros(0, dtype=torch.int64)
@@ -219,7 +219,7 @@ class _Counter:
         total = torch.zeros(len(merged), dtype=torch.int64).index_add_(0, place, torch.cat([self._counts, counts]))
         if len(merged) > self._kept:
             total, kept = total.topk(self._kept + 1)
-            self._missed += int(total[-1])  # at most so many lookups of any id that is let go
+            self._missed += int(total[-1])  # no id that is dropped here had more lookups
             order = kept[:-1].sort()
             merged, total = merged[order.values], total[:-1][order.indices]
         self._ids, self._counts = merged, total
@@ -230,16 +230,16 @@ class _Counter:
         return TableProfile(self.shards, self._lookups, self._per_shard, hottest, len(self._ids), self._missed)
 
 
-def _of_job(job: Job) -> list[Shards]:
+def _of_job(job: Job) -> list[RowShards]:
     return [
-        Shards(
+        RowShards(
             table.table.name, table.module, table.table.rows, table.features, table.ranks, table.row_offsets, table.shard_rows
         )
         for table in job.tables
     ]
 
 
-def _of_plan(plan: ShardingPlan, features: Mapping[str, Sequence[str]] | None) -> list[Shards]:
+def _of_plan(plan: ShardingPlan, features: Mapping[str, Sequence[str]] | None) -> list[RowShards]:
     found = []
     for path, module in plan.plan.items():
         for name, sharding in module.items():
@@ -249,16 +249,13 @@ def _of_plan(plan: ShardingPlan, features: Mapping[str, Sequence[str]] | None) -
                     describe(f"profile_lookups: features: table {name!r}", wrong, got=None, allowed=features or (), todo=todo)
                 )
             shards = sharding.sharding_spec.shards if sharding.sharding_spec is not None else []
-            # Plans made on CPU may place every shard at rank 0, and of some sharding types `ranks` names the first only.
-            named = sharding.ranks or []
-            placed = named if len(named) == len(shards) else [shard.placement.rank() for shard in shards]
             offsets = [shard.shard_offsets[0] for shard in shards]
             sizes = [shard.shard_sizes[0] for shard in shards]
             rows = max((offset + size for offset, size in zip(offsets, sizes, strict=True)), default=0)
-            arrays = (np.asarray(values, dtype=np.int64) for values in (placed, offsets, sizes))
-            found.append(Shards(name, path, rows or _ANY, tuple((features or {})[name]), *arrays))
+            arrays = (np.asarray(values, dtype=np.int64) for values in (ranks_of(sharding), offsets, sizes))
+            found.append(RowShards(name, path, rows or _ANY, tuple((features or {})[name]), *arrays))
     return found
 
 
 _ANY = 2**63 - 1
-"""Rows of a data-parallel table, of which a plan tells none."""
+"""Stands for the rows of a data-parallel table, whose number a plan does not tell."""

@@ -1,25 +1,23 @@
-"""How fast codecs work: measured on this machine, or given."""
+"""How fast the codecs of a job work: measured on this machine, or given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
-from statistics import median
-from time import perf_counter
 
 import torch
 
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs import CodecLike, CodecSpec, Noise
+from torchrec_qcomm.codecs import CodecLike, CodecSpec
+from torchrec_qcomm.codecs.speed import codec_speed
 from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.job import Job
 from torchrec_qcomm.policy import Direction, Link
 from torchrec_qcomm.policy.resolution import LOSSLESS
 
 RUNGS: tuple[tuple[str, str], ...] = (("fp8_e4m3", "fp8_e5m2"), ("int4", "int4"))
-"""Codecs forward and backward that advice tries, the next with fewer bytes than a table has now: 8 bits, then 4."""
+"""Codecs forward and backward that advice tries in turn: 8 bits, then 4. Their speeds are measured too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class Speeds:
     Attributes:
         by_codec: for a codec's short name, ``(encode, decode)`` in GB/s (1e9 bytes) of FP32 values.
         how: ``given``, or what they were measured on.
-        device: what they were measured on, as in `Machines.device`; ``None``: given, and so taken for the job's.
+        device: what they were measured on, as in `Machines.device`; ``None``: they were given, for the job's device.
     """
 
     by_codec: Mapping[str, tuple[float, float]]
@@ -43,12 +41,12 @@ class Speeds:
                 raise PlannerError(describe(f"codec speeds: {name}", "not two speeds", got=pair, allowed=allowed))
 
     def of(self, spec: CodecSpec) -> tuple[float, float] | None:
-        """``(encode, decode)``; ``None``: not known. Moving values as they are (``none``, ``fp32``) is no coding: infinite."""
+        """``(encode, decode)``; ``None``: not known. Both are infinite for codecs that move values as they are."""
         return (float("inf"), float("inf")) if spec.name in LOSSLESS else self.by_codec.get(str(spec))
 
 
 def specs_of(job: Job) -> tuple[CodecSpec, ...]:
-    """The codecs whose speeds an analysis of the job asks for: those of its policy, and those that advice tries."""
+    """The codecs whose speeds an analysis of the job needs: those of its policy, and those that advice tries."""
     used = [
         resolved.codec(table.name, direction, link)
         for resolved in job.resolved().values()
@@ -64,14 +62,14 @@ def specs_of(job: Job) -> tuple[CodecSpec, ...]:
 def measured_speeds(
     likes: Iterable[CodecLike], dim: int = 128, device: str | torch.device = "cpu", seconds: float = 0.05, values: int = 2**22
 ) -> Speeds:
-    """Time the codecs' own encode and decode, with as many threads as torch has.
+    """Time the codecs' own encode and decode.
 
     Args:
         likes: codecs.
         dim: of the rows.
-        device: where; ``cuda`` if this machine has one.
-        seconds: to spend on each direction of each codec; at least three runs, the median counts.
-        values: of the sample; the default's 16 MiB are more than most caches hold.
+        device: ``cpu``, or ``cuda`` if this machine has one.
+        seconds: to spend on each direction of each codec.
+        values: of the sample. The default is 16 MiB, more than most caches hold.
 
     Raises:
         PlannerError: the device is not here.
@@ -82,29 +80,6 @@ def measured_speeds(
         raise PlannerError(describe("codec speeds: device", "not on this machine", got=str(device), allowed=["cpu"]))
     generator = torch.Generator().manual_seed(0)
     sample = torch.randn(max(values // dim, 1), dim, generator=generator).to(device)
-    found = {}
-    for spec in dict.fromkeys(map(codecs.spec, likes)):
-        codec, noise = codecs.get(spec), Noise(site="speeds")
-        data, out = codec.encode(sample, noise=noise), torch.empty_like(sample)
-        encode = _seconds(partial(codec.encode, sample, out=data, noise=noise), device, seconds)
-        decode = _seconds(partial(codec.decode, data, dim, out=out), device, seconds)
-        found[str(spec)] = (sample.numel() * 4 / encode / 1e9, sample.numel() * 4 / decode / 1e9)
+    found = {str(spec): codec_speed(codecs.get(spec), sample, seconds) for spec in dict.fromkeys(map(codecs.spec, likes))}
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{torch.get_num_threads()} threads"
     return Speeds(found, f"measured here on {device.type} ({name}), rows of {dim} values", device.type)
-
-
-def _seconds(work: Callable[[], object], device: torch.device, budget: float) -> float:
-    """The median of at least three runs after one."""
-
-    def once() -> float:
-        start = perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return perf_counter() - start
-
-    once()
-    times: list[float] = []
-    while len(times) < 3 or sum(times) < budget:
-        times.append(once())
-    return median(times)

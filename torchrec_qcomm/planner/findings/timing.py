@@ -1,16 +1,16 @@
-"""How long a step's exchanges take, by the bandwidths of the links and the speeds of the codecs.
+"""How long a step's exchanges take, from the bandwidths of the links and the speeds of the codecs.
 
 One collective, in milliseconds (a GB/s moves 1e6 bytes in one):
 
     wire = max( max over ranks of its bytes inside hosts and pods / intra rate,
                 max over hosts of its bytes to other hosts        / (inter rate x ranks of a host) )
 
-Out and in are counted apart, and the larger counts: links are taken to be full-duplex. A host's NIC is shared by its ranks, so
-one rank alone may use all of it. Both kinds of traffic overlap, so the slower one decides. A rank's share with itself takes no
-time. Left out: latency, contention in the network above the NICs, and the sums of a reduce-scatter. So times are lower bounds,
-those without codecs like those with them.
+Links are full-duplex: bytes out and bytes in are added up apart, and the larger sum decides. Ranks of a host share its NIC, so
+one rank alone may use all of it. Traffic inside hosts overlaps with that between them, so the slower one decides. A rank's
+share with itself takes no time. Left out are latency, contention in the network above the NICs, and the sums of a
+reduce-scatter. So times are lower bounds, with codecs and without them.
 
-Coding is not overlapped with moving: encode + wire + decode, each at the rank with most to do.
+Coding does not overlap with moving: encode + wire + decode, each at the rank with most to do.
 
 An all-reduce of n bytes over W ranks is a ring: every rank sends 2 (W - 1) / W x n bytes to the next one, and all rings of a
 host share its NIC (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009).
@@ -23,27 +23,18 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from torchrec_qcomm.codecs import CodecSpec
+from torchrec_qcomm.planner.findings.results import CollectiveTime, Times
 from torchrec_qcomm.planner.findings.speeds import Speeds
-from torchrec_qcomm.planner.findings.terms import CollectiveTime, Times
-from torchrec_qcomm.planner.forecast.terms import ExchangeForecast, Forecast
-from torchrec_qcomm.planner.job import REACHES, Job, Machines, PlannedTable, Reach
-from torchrec_qcomm.policy import Direction, Link, ResolvedPolicy
+from torchrec_qcomm.planner.forecast.results import ExchangeForecast, Forecast
+from torchrec_qcomm.planner.job import LINK_OF_REACH, REACHES, Job, Machines, PlannedTable, Reach
+from torchrec_qcomm.policy import Direction, ResolvedPolicy
 
 _INSIDE = [REACHES.index(reach) for reach in (Reach.INTRA_HOST, Reach.INTRA_POD)]
 _BETWEEN = [REACHES.index(reach) for reach in (Reach.INTER_POD, Reach.UNKNOWN)]
-"""Reaches by the link that carries them; ranks of which nothing is known are taken to be on hosts of their own."""
+"""Columns of the reaches that each link carries. If hosts are not known, each rank counts as a host of its own."""
 
 _PER_MS = 1e6
 """Bytes that 1 GB/s moves in a millisecond."""
-
-LINKS = {
-    Reach.SELF: Link.SELF,
-    Reach.INTRA_HOST: Link.INTRA_HOST,
-    Reach.INTRA_POD: Link.INTER_HOST,
-    Reach.INTER_POD: Link.INTER_HOST,
-    Reach.UNKNOWN: Link.INTER_HOST,
-}
-"""The policy's word for each reach."""
 
 
 def times(forecast: Forecast, plain: Forecast, speeds: Speeds) -> Times:
@@ -52,7 +43,7 @@ def times(forecast: Forecast, plain: Forecast, speeds: Speeds) -> Times:
     Args:
         forecast: with the policy.
         plain: of the same job, without codecs.
-        speeds: of codecs; one that is not there takes no time here, and `uncounted` names it.
+        speeds: of codecs. One without a speed takes no time here, and `uncounted` names it.
     """
     job = forecast.job
     unquantized = {exchange_key(exchange): exchange for exchange in plain.exchanges}
@@ -82,7 +73,7 @@ def uncounted(forecast: Forecast, speeds: Speeds) -> tuple[str, ...]:
 
 
 def move_ms(machines: Machines, sent: np.ndarray, received: np.ndarray) -> tuple[float, str]:
-    """How long a collective takes, and what decides it, as in `CollectiveTime.limit`.
+    """How long a collective takes, and the link that decides it, as in `CollectiveTime.limit`.
 
     Args:
         machines: the links.
@@ -100,12 +91,12 @@ def move_ms(machines: Machines, sent: np.ndarray, received: np.ndarray) -> tuple
 
 
 def ring_ms(machines: Machines, rings: Iterable[Sequence[int]], nbytes: np.ndarray) -> float:
-    """How long all-reduces take that run at the same time, each over a ring of ranks in the order given.
+    """How long several all-reduces take that run at the same time, each over a ring of ranks in the order given.
 
     Args:
         machines: the links.
         rings: global ranks; a rank is in one of them at most.
-        nbytes: ``[world]`` what each rank gives.
+        nbytes: ``[world]`` bytes that each rank gives.
     """
     sent = np.zeros((machines.world_size, len(REACHES)))
     received = np.zeros_like(sent)
@@ -136,7 +127,7 @@ def dense_ms(forecast: Forecast) -> float:
 
 
 def sync_ms(forecast: Forecast) -> float:
-    """The all-reduce of weights between replicas, a step; 0 where there are none."""
+    """The all-reduce of weights between replicas, per step; 0 where there are none."""
     job = forecast.job
     if job.replicas is None:
         return 0.0
@@ -144,18 +135,19 @@ def sync_ms(forecast: Forecast) -> float:
 
 
 def replica_sets(job: Job) -> list[list[int]]:
-    """The global ranks that hold the same shards, for every place in a sharding group."""
+    """For every place in a sharding group, the global ranks there, which hold the same shards."""
     return [list(ranks) for ranks in zip(*job.groups(), strict=True)]
 
 
 def break_even(forecast: Forecast, plain: Forecast, speeds: Speeds) -> dict[str, float | None]:
-    """For each quantized table, the GB/s of a rank above which moving it plain is faster.
+    """For each quantized table, the GB/s of a rank above which it is faster without codecs.
 
-    On links of r GB/s, P bytes take P / r plain, and W / r + C with codecs, where C is the time of coding. Both take the same
-    at r = (P - W) / C: bytes saved over time spent. P, W and C are the table's, over all ranks and both directions, as if ranks
-    shared its bytes and its coding alike; P and W leave out a rank's share with itself, C does not. Every value that is moved
-    is counted as encoded once; a value that a reduce-scatter's backward sends to many ranks is encoded once for all of them,
-    so that row-wise tables may still pay somewhat above the rate told. A table with a codec of unknown speed is left out.
+    On links of r GB/s, a table's P bytes take P / r without codecs. With codecs they are W bytes, which take W / r + C, where C
+    is the time of coding. Both take the same at r = (P - W) / C: bytes saved over time spent. P, W and C are those of all ranks
+    and both directions, as if ranks shared them equally. P and W leave out a rank's share with itself; C does not.
+
+    C has one encoding for every value that is moved. The backward of a reduce-scatter encodes a value once for many ranks, so a
+    row-wise table may still gain somewhat above its rate. A table with a codec of unknown speed is left out.
     """
     by_module = forecast.job.resolved()
     saved: dict[str, float] = {}
@@ -181,7 +173,7 @@ def _coding_s(
     seconds = 0.0
     for direction in Direction:
         for reach, many in zip(REACHES, values[direction], strict=True):
-            speed = speeds.of(resolved.codec(table.table.name, direction, LINKS[reach])) if many else (1.0, 1.0)
+            speed = speeds.of(resolved.codec(table.table.name, direction, LINK_OF_REACH[reach])) if many else (1.0, 1.0)
             if speed is None:
                 return None
             seconds += many * 4 / 1e9 * (1 / speed[0] + 1 / speed[1])
@@ -204,7 +196,7 @@ def _collective(machines: Machines, quantized: ExchangeForecast, plain: Exchange
 
 
 def _coding_ms(values: Mapping[CodecSpec, np.ndarray], speeds: Speeds, which: int) -> float:
-    """At the rank with most to do."""
+    """Encoding (``which`` 0) or decoding (1), at the rank with most to do."""
     total: np.ndarray | float = 0.0
     for spec, many in values.items():
         if (speed := speeds.of(spec)) is not None:

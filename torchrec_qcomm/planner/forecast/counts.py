@@ -1,4 +1,4 @@
-"""Given batches, counted: the rows and ids of every feature at every rank, in the place of what pooling factors say."""
+"""The rows and ids of given batches, counted for every feature and rank. They replace what pooling factors say."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from torchrec_qcomm.errors import PlannerError, describe
-from torchrec_qcomm.planner.forecast.peers import Place
+from torchrec_qcomm.planner.forecast.placement import Placement
 from torchrec_qcomm.planner.job import Job, PlannedTable
+from torchrec_qcomm.planner.kinds import ROW_WISE
 
 Batch: TypeAlias = KeyedJaggedTensor | Mapping[str, KeyedJaggedTensor]
-"""A rank's batch: one for all collections, or one for each path of a collection."""
+"""A rank's batch for all collections, or one for each path of a collection."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,9 +24,9 @@ class FeatureCounts:
     """One feature of one table.
 
     Attributes:
-        rows: int64 ``[world]``: bags that each rank has: its samples, or with variable batch its distinct rows.
-        ids: int64 ``[blocks, world]``: ids that each rank has in each block of the table's rows. One block, unless the sharding
-            deals rows out; then one for each rank that has some, in the order of the ranks.
+        rows: int64 ``[world]``: each rank's bags. These are its samples, or with variable batch its distinct rows.
+        ids: int64 ``[blocks, world]``: each rank's ids in each block of the table's rows. If the sharding deals rows out, each
+            rank that has some is a block, in the order of ranks; else there is one block.
     """
 
     rows: np.ndarray
@@ -38,7 +39,7 @@ class Counts:
 
     Attributes:
         features: by path of the collection, table and feature.
-        variable: the collections whose features have batch sizes of their own in the exchange.
+        variable: paths of the collections in which every feature has a batch size of its own.
         index_bytes: of an id.
         length_bytes: of a length.
         weight_bytes: of the weight of an id.
@@ -63,11 +64,11 @@ class Counts:
         return [self.features[key] for key in keys]
 
 
-def blocks_of(planned: PlannedTable, place: Place) -> int:
+def blocks_of(planned: PlannedTable, placement: Placement) -> int:
     """Into how many blocks the rows of a table are dealt out."""
-    if planned.sharding_type == "row_wise":
-        return place.group_size
-    return place.local_size(planned) if planned.sharding_type in ("table_row_wise", "grid_shard") else 1
+    if not planned.kind.rows_dealt_out:
+        return 1
+    return placement.group_size if planned.kind is ROW_WISE else placement.local_size(planned)
 
 
 def count_batches(batches: Sequence[Batch], job: Job) -> Counts:
@@ -75,21 +76,21 @@ def count_batches(batches: Sequence[Batch], job: Job) -> Counts:
 
     Args:
         batches: for each global rank, its batch.
-        job: whose tables look it up.
+        job: the tables that look up the batches.
 
     Raises:
         PlannerError: there is not one batch for each rank, a feature is missing, an id has no row, or ranks have other dtypes.
     """
-    place = Place(job)
-    if len(batches) != place.world:
-        raise PlannerError(describe("batches", "not one for each rank", got=len(batches), allowed=str(place.world)))
+    placement = Placement(job)
+    if len(batches) != placement.world:
+        raise PlannerError(describe("batches", "not one for each rank", got=len(batches), allowed=str(placement.world)))
     by_module = {
         planned.module: [batch[planned.module] if isinstance(batch, Mapping) else batch for batch in batches]
         for planned in job.tables
     }
     features = {}
     for planned in job.tables:
-        blocks = blocks_of(planned, place)
+        blocks = blocks_of(planned, placement)
         for feature in planned.features:
             counted = [_count(batch, feature, planned, blocks) for batch in by_module[planned.module]]
             rows, ids = np.array([rows for rows, _ in counted]), np.stack([ids for _, ids in counted], axis=1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from torchrec_qcomm.planner.forecast.counts import Counts
-from torchrec_qcomm.planner.forecast.loads import Loads
-from torchrec_qcomm.planner.forecast.parts import Part, check, parts_of
-from torchrec_qcomm.planner.forecast.peers import Place
-from torchrec_qcomm.planner.forecast.sites import Sites, exchanges_of
-from torchrec_qcomm.planner.forecast.sums import Counted, Expected, Moved, Sums
-from torchrec_qcomm.planner.forecast.terms import ExchangeForecast, Forecast, TableForecast
+from torchrec_qcomm.planner.forecast.exchange_sums import Counted, Expected, Moved, Sums
+from torchrec_qcomm.planner.forecast.placement import Placement
+from torchrec_qcomm.planner.forecast.rank_totals import RankTotals
+from torchrec_qcomm.planner.forecast.results import ExchangeForecast, Forecast, TableForecast
+from torchrec_qcomm.planner.forecast.row_sizes import RowSizes, exchanges_of
+from torchrec_qcomm.planner.forecast.table_hops import TableHop, check, hops_of
 from torchrec_qcomm.planner.job import REACHES, Job
 from torchrec_qcomm.policy import Direction
 
@@ -20,40 +20,41 @@ def predict(job: Job, counts: Counts | None = None) -> Forecast:
 
     Args:
         job: the tables, the machines and the policy.
-        counts: of given batches; without them the batch size and the pooling factors are taken, and ids are taken to spread
-            over the rows evenly. Pooled bytes are exact either way, if all ranks have the batch size of the job.
+        counts: of given batches, from `count_batches`. Without them, the batch size and the pooling factors say how many ids
+            there are, and these are spread evenly over the rows. Pooled bytes are exact either way, if every rank has the batch
+            size of the job.
 
     Raises:
         PlannerError: the job makes no sense: shards on ranks that are not there, hosts that must be known and are not, ...
     """
     for planned in job.tables:
         check(planned)
-    place, sites = Place(job), Sites(job)
-    loads = Loads(place, counts)
-    per_table = {id(planned): loads.add(planned) for planned in job.tables}
-    loads.finish()
+    placement, row_sizes = Placement(job), RowSizes(job)
+    totals = RankTotals(placement, counts)
+    per_table = {id(planned): totals.add(planned) for planned in job.tables}
+    totals.finish()
     wire = {id(planned): {direction: np.zeros(len(REACHES)) for direction in Direction} for planned in job.tables}
     values = {id(planned): {direction: np.zeros(len(REACHES)) for direction in Direction} for planned in job.tables}
     forward: list[ExchangeForecast] = []
     backward: list[ExchangeForecast] = []
     for (module, kind), tables in exchanges_of(job).items():
-        by_hop: dict[int, list[Part]] = {}
+        by_number: dict[int, list[TableHop]] = {}
         for planned in tables:
-            for part in parts_of(planned, place, counts):
-                by_hop.setdefault(part.hop, []).append(part)
-        for hop, parts in sorted(by_hop.items()):
-            names = tuple(part.planned.table.name for part in parts)
+            for hop in hops_of(planned, placement, counts):
+                by_number.setdefault(hop.number, []).append(hop)
+        for number, hops in sorted(by_number.items()):
+            names = tuple(hop.planned.table.name for hop in hops)
             for direction in Direction:
-                sums: Sums = Expected(parts[0].peers, parts[0].unit) if counts is None else Counted(parts[0].peers)
-                for part in parts:
-                    amount = sums.add(part, sites.sizes(part, direction))
-                    wire[id(part.planned)][direction] += amount.nbytes
-                    values[id(part.planned)][direction] += amount.values
+                sums: Sums = Expected(hops[0].peers, hops[0].unit) if counts is None else Counted(hops[0].peers)
+                for hop in hops:
+                    amount = sums.add(hop, row_sizes.of(hop, direction))
+                    wire[id(hop.planned)][direction] += amount.nbytes
+                    values[id(hop.planned)][direction] += amount.values
                 moved = sums.moved()
                 if direction == Direction.FORWARD:
-                    forward.append(_forward(module, kind, hop, names, moved))
+                    forward.append(_forward(module, kind, number, names, moved))
                 else:
-                    backward.append(_backward(module, kind, hop, names, moved, parts[0].summed))
+                    backward.append(_backward(module, kind, number, names, moved, hops[0].summed))
     return Forecast(
         job=job,
         exchanges=(*forward, *reversed(backward)),
@@ -67,13 +68,13 @@ def predict(job: Job, counts: Counts | None = None) -> Forecast:
             )
             for planned in job.tables
         ),
-        ids_sent=loads.ids_sent,
-        ids_received=loads.ids_received,
-        lookups=loads.lookups,
-        rows=loads.rows,
-        memory=loads.memory,
-        dense_bytes=loads.dense_bytes,
-        sync_bytes=loads.sharded_memory if len(place.groups) > 1 else np.zeros(place.world),
+        ids_sent=totals.ids_sent,
+        ids_received=totals.ids_received,
+        lookups=totals.lookups,
+        rows=totals.rows,
+        memory=totals.memory,
+        dense_bytes=totals.dense_bytes,
+        sync_bytes=totals.sharded_memory if len(placement.groups) > 1 else np.zeros(placement.world),
         counts=counts,
     )
 

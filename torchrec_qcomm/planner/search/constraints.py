@@ -1,4 +1,4 @@
-"""What the planner may do with each table: globs over table names -> TorchRec's ``ParameterConstraints``."""
+"""What the planner may do with each table: from globs over table names to TorchRec's ``ParameterConstraints``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torchrec_qcomm.policy.globs import matches, unmatched_glob, without_match
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """Constraints for the tables that match a glob; ``None`` says nothing. Fields as in ``ParameterConstraints``.
+    """Constraints for the tables that match a glob. Fields are those of ``ParameterConstraints``; ``None`` says nothing.
 
     Attributes:
         tables: globs over table names.
-        allow_unmatched: a glob that matches no table is not an error.
+        allow_unmatched: whether a glob may match no table. By default that is an error.
     """
 
     tables: tuple[str, ...]
@@ -41,11 +41,11 @@ def build_constraints(
     Args:
         constraints: in order.
         tables: all tables of the model.
-        pooling: pooling factors by table name, for tables to which no constraint gives any.
-        where: what messages call the list of constraints.
+        pooling: pooling factors by table name, for tables that get none from a constraint.
+        where: what error messages call the list of constraints.
 
     Returns:
-        Constraints by exact table name; tables about which nothing is said are left out.
+        Constraints by exact table name. Tables about which nothing is said are left out.
 
     Raises:
         PolicyError: a glob matches no table, or pooling factors do not fit the features of a table.
@@ -64,7 +64,7 @@ def build_constraints(
             wrong = f"{len(factors)} pooling factors for {len(entry.features)} features"
             problems.append(describe(f"{where}: table {name!r}", wrong, got=list(factors), allowed=entry.features))
         if fields or factors:
-            # TorchRec's own default is a single factor, whatever the number of features.
+            # TorchRec's own default is one factor, however many features there are.
             resolved[name] = ParameterConstraints(**fields, pooling_factors=list(factors or [1.0] * len(entry.features)))
     if problems:
         raise PolicyError("\n".join(problems))

@@ -26,7 +26,7 @@ class ModelTable:
 
 
 def model_tables(model: nn.Module) -> tuple[ModelTable, ...]:
-    """All tables of all embedding collections in ``model``, in the order of its modules; a name may come more than once."""
+    """All tables of all embedding collections in ``model``, in the order of its modules. Several may have one name."""
     found = []
     for path, module in model.named_modules():
         if isinstance(module, EmbeddingBagCollectionInterface):

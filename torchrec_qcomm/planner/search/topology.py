@@ -7,7 +7,7 @@ from torchrec.distributed.planner.constants import CROSS_NODE_BANDWIDTH, INTRA_N
 from torchrec.distributed.planner.types import BasicCommsBandwidths, KernelConfig, TopologyFactory, TrainerConfig
 
 BYTES_PER_MS = 1e9 / 1e3
-"""1 GB/s in the planner's unit. Its constants are named after seconds but hold bytes per millisecond."""
+"""1 GB/s in the planner's unit. The names of its constants speak of seconds, but they hold bytes per millisecond."""
 
 DEFAULT_RATES = (INTRA_NODE_BANDWIDTH / BYTES_PER_MS, CROSS_NODE_BANDWIDTH / BYTES_PER_MS)
 """GB/s (1e9 bytes) inside hosts and between them that TorchRec takes if nothing is said: 600 and 12.5 GiB/s."""
@@ -30,14 +30,14 @@ def build_topology(
         device: ``cpu``, ``cuda`` or ``mtia``.
         intra_host_gb_per_s: GB/s (1e9 bytes) per device, one way; ``None``: TorchRec's default.
         inter_host_gb_per_s: likewise.
-        pod_hosts: hosts whose devices are joined by the fast link; ``None``: each host alone.
-        memory_gb: memory of a device in GB (1e9 bytes), of a rank's share of the host on ``cpu``; ``None``: TorchRec's default.
+        pod_hosts: how many hosts the fast link joins; ``None``: each host is alone.
+        memory_gb: memory of a device in GB (1e9 bytes), on ``cpu`` of a rank's share of its host; ``None``: TorchRec's default.
     """
     intra, inter = (
         default if rate is None else rate * BYTES_PER_MS
         for rate, default in ((intra_host_gb_per_s, INTRA_NODE_BANDWIDTH), (inter_host_gb_per_s, CROSS_NODE_BANDWIDTH))
     )
-    # The factory takes no plain bandwidths unless it also detects the hardware; through the comms model it does.
+    # The factory takes plain bandwidths only if it detects the hardware too. A comms model it takes always.
     memory = "ddr_cap_bytes" if device == "cpu" else "hbm_cap_bytes"
     comms = BasicCommsBandwidths(intra_host_bw=intra, inter_host_bw=inter)
     return TopologyFactory.create_topology(

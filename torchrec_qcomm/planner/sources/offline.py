@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
-from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import PlannerError as NativePlannerError
 from torchrec.distributed.planner.types import ShardingOption, Stats
@@ -20,24 +20,24 @@ from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.job import Job, Replicas
 from torchrec_qcomm.planner.search.estimator import WireAwareEstimator, wire_aware_enumerator
 from torchrec_qcomm.planner.search.topology import build_topology
-from torchrec_qcomm.planner.sources.options import Sharders, job_from_options, machines_of
+from torchrec_qcomm.planner.sources.options import PlannerInputs, job_from_options, machines_of
 from torchrec_qcomm.policy import Table
 
 RESERVED = 0.15
-"""Share of each device's memory that is kept free, as by the planner's default; what else lies there is not known."""
+"""Share of each device's memory that is kept free for other things, as TorchRec's planner does by default."""
 
 _DATA_TYPES = {torch.float32: DataType.FP32, torch.float16: DataType.FP16, torch.bfloat16: DataType.BF16}
 
 
 @dataclass(frozen=True, slots=True)
 class ListedTable:
-    """A table of which nothing but this is known.
+    """A table to make a model from, where there is none yet. Of a table in a model, `ModelTable` is what is known.
 
     Attributes:
         table: name, rows and dim.
-        features: that look into it; none: one of the table's name.
+        features: names of the features that look into it; none: one feature of the table's name.
         dtype: of its weights.
-        pooled: of an EmbeddingBagCollection; else of an EmbeddingCollection.
+        pooled: whether it is of an EmbeddingBagCollection, and not of an EmbeddingCollection.
     """
 
     table: Table
@@ -77,32 +77,25 @@ def model_of(tables: Sequence[ListedTable]) -> nn.ModuleDict:
     return nn.ModuleDict(modules)
 
 
-def plan_offline(
+def job_from_tables(
     tables: Sequence[ListedTable],
-    topology: Topology,
-    batch_size: int,
-    sharders: Sharders,
-    constraints: Mapping[str, ParameterConstraints] | None = None,
+    inputs: PlannerInputs,
     *,
     replicas: Replicas | None = None,
-    pooling_known: Collection[str] = (),
     estimator: WireAwareEstimator | None = None,
 ) -> Job:
-    """A plan by TorchRec's planner for a list of tables, on whatever machines.
+    """The job of a plan that TorchRec's planner makes for a list of tables.
 
     Args:
         tables: all of them.
-        topology: of all ranks.
-        batch_size: samples of a rank.
-        sharders: that the model will be sharded with.
-        constraints: by table name.
-        replicas: plan for 2D parallelism: for one sharding group, whose ranks lie on the hosts as those of all groups do.
-        pooling_known: as for `job_from_options`.
-        estimator: of what an exchange costs; by default TorchRec's.
+        inputs: for the planner; the topology is that of all ranks.
+        replicas: for 2D parallelism. The plan is then for one sharding group, whose ranks lie on the hosts as all groups' do.
+        estimator: says what an exchange costs; by default TorchRec's.
 
     Raises:
         PlannerError: there is no plan.
     """
+    topology, batch_size = inputs.topology, inputs.batch_size
     (machines, _), assumed = machines_of(topology), []
     if replicas is not None:
         group = Job((), machines, batch_size, replicas=replicas).groups()[0]
@@ -115,18 +108,10 @@ def plan_offline(
         memory_gb = (storage.ddr if device == "cpu" else storage.hbm) / 1e9
         on_host = replicas.node_group_size or on_host
         topology = build_topology(len(group), on_host, device, *rates, pod_hosts, memory_gb)
-    enumerator = None if estimator is None else wire_aware_enumerator(estimator, topology, batch_size, constraints)
-    options = plan_options(model_of(tables), topology, batch_size, sharders, constraints, enumerator=enumerator)
-    job = job_from_options(
-        options,
-        topology,
-        batch_size,
-        constraints=constraints,
-        sharders=sharders,
-        machines=machines,
-        replicas=replicas,
-        pooling_known=pooling_known,
-    )
+        inputs = replace(inputs, topology=topology)
+    enumerator = None if estimator is None else wire_aware_enumerator(estimator, topology, batch_size, inputs.constraints)
+    options = plan_options(model_of(tables), inputs, enumerator=enumerator)
+    job = job_from_options(options, inputs, machines=machines, replicas=replicas)
     storage = topology.devices[0].storage
     memory = f"a device has {(storage.hbm or storage.ddr) / 2**30:g} GiB of memory, TorchRec's default"
     return replace(
@@ -140,38 +125,28 @@ def plan_offline(
     )
 
 
-def plan_options(
-    model: nn.Module,
-    topology: Topology,
-    batch_size: int,
-    sharders: Sharders,
-    constraints: Mapping[str, ParameterConstraints] | None = None,
-    **planner_args: Any,
-) -> list[ShardingOption]:
-    """What TorchRec's planner chooses: an option for each table, with ranks.
+def plan_options(model: nn.Module, inputs: PlannerInputs, **planner_args: Any) -> list[ShardingOption]:
+    """The option that TorchRec's planner chooses for each table, with ranks.
 
     Args:
         model: may be on the meta device.
-        topology: of whatever machines; this one need not be among them.
-        batch_size: samples of a rank.
-        sharders: that the model will be sharded with.
-        constraints: by table name.
+        inputs: for the planner.
         planner_args: further arguments of ``EmbeddingShardingPlanner``: ``enumerator``, ``timeout_seconds``, ...
 
     Raises:
-        PlannerError: the planner finds no plan; says why, in its words.
+        PlannerError: the planner finds no plan. The message has the planner's own words.
     """
-    kept = KeptPlan()
+    kept, topology = KeptPlan(), inputs.topology
     planner = EmbeddingShardingPlanner(
         topology=topology,
-        batch_size=batch_size,
-        constraints=dict(constraints or {}),
+        batch_size=inputs.batch_size,
+        constraints=dict(inputs.constraints),
         stats=kept,
         storage_reservation=FixedPercentageStorageReservation(RESERVED),
         **planner_args,
     )
     try:
-        planner.plan(model, list(sharders))
+        planner.plan(model, list(inputs.sharders))
     except NativePlannerError as error:
         wrong = f"TorchRec's planner finds no plan: {' '.join(str(error).split())}"
         shape = f"{topology.world_size} ranks, {topology.local_world_size} a host, {topology.compute_device}"
@@ -190,7 +165,7 @@ def group_shape(group: Sequence[int], devices_per_host: int, pod_hosts: int = 1)
     (2, 1)
 
     Raises:
-        PlannerError: hosts have different numbers of its ranks, for which TorchRec has no topology.
+        PlannerError: hosts have different numbers of its ranks. TorchRec has no topology for that.
     """
     on_host = Counter(rank // devices_per_host for rank in group)
     if len(set(on_host.values())) > 1:

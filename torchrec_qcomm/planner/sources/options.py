@@ -1,4 +1,4 @@
-"""From what TorchRec's planner hands to its ``Stats`` (chosen sharding options, topology, sharders) to a job.
+"""From the sharding options that TorchRec's planner chose to a job.
 
 What a plan does not say is assumed, and every assumption becomes a sentence of the job.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -17,47 +17,58 @@ from torch import nn
 from torchrec.distributed.planner import ParameterConstraints, Topology
 from torchrec.distributed.planner.enumerators import get_partition_by_type
 from torchrec.distributed.planner.types import Shard, ShardingOption
-from torchrec.distributed.types import ModuleSharder, ParameterSharding, ShardingPlan, ShardingType
+from torchrec.distributed.types import ModuleSharder, ParameterSharding, ShardingPlan
 from torchrec.modules.embedding_configs import data_type_to_dtype
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
 
 from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.job import Job, Machines, PlannedTable, Replicas
+from torchrec_qcomm.planner.kinds import kind_of
 from torchrec_qcomm.planner.search.tables import model_tables
 from torchrec_qcomm.planner.search.topology import BYTES_PER_MS
+from torchrec_qcomm.planner.sources.shards import ranks_of
 from torchrec_qcomm.policy import Policy, Table
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
 
-ROW_BASED = frozenset({ShardingType.ROW_WISE.value, ShardingType.TABLE_ROW_WISE.value, ShardingType.GRID_SHARD.value})
+
+@dataclass(frozen=True, slots=True)
+class PlannerInputs:
+    """What TorchRec's planner is given, besides a model.
+
+    Attributes:
+        topology: the machines that a plan is made for; they need not be here.
+        batch_size: samples of a rank.
+        sharders: that the model is sharded with. They say what a lookup's dtype is, and which tables TorchRec exchanges itself.
+        constraints: by table name. A plan does not hold the numbers of bags, batch sizes by feature and weights that they name.
+        pooling_known: names of tables whose pooling factors somebody gave; a plan does not tell a given 1 from a default.
+    """
+
+    topology: Topology
+    batch_size: int
+    sharders: Sharders = ()
+    constraints: Mapping[str, ParameterConstraints] = field(default_factory=dict)
+    pooling_known: Collection[str] = ()
 
 
 def job_from_options(
     options: Sequence[ShardingOption],
-    topology: Topology,
-    batch_size: int,
+    inputs: PlannerInputs,
     policy: Policy | None = None,
     *,
-    constraints: Mapping[str, ParameterConstraints] | None = None,
-    sharders: Sharders | None = None,
     hierarchical_row_wise: bool | None = None,
     machines: Machines | None = None,
     replicas: Replicas | None = None,
-    pooling_known: Collection[str] = (),
 ) -> Job:
     """The job that a plan is for.
 
     Args:
         options: the planner's best plan: one option a table, its shards with their ranks.
-        topology: that the plan was made for.
-        batch_size: samples of a rank.
+        inputs: what the planner was given.
         policy: the codecs; by default that of the sharders.
-        constraints: that the planner had. Number of bags, batch sizes by feature and weights are taken from there.
-        sharders: that the model is sharded with. They say what a lookup's dtype is, and which tables TorchRec exchanges itself.
         hierarchical_row_wise: by default as the sharders say.
         machines: by default those of the topology. With ``replicas`` those of all groups together.
         replicas: with 2D parallelism; ranks of the plan are then those of one sharding group.
-        pooling_known: names of tables whose pooling factors somebody gave; a plan does not tell a given 1 from a default.
 
     Raises:
         PlannerError: there is no plan, or it does not fit the machines or the modules.
@@ -67,14 +78,14 @@ def job_from_options(
         wrong = "there is no plan: TorchRec's planner found none, and no shard has a rank"
         todo = "See what the planner says: mostly the tables do not fit into the memory of the topology."
         raise PlannerError(describe("plan", wrong, got=got, allowed="a rank for every shard", todo=todo))
-    machines, assumed = (machines, []) if machines else machines_of(topology)
-    constraints, sharders = constraints or {}, sharders or ()
+    machines, assumed = (machines, []) if machines else machines_of(inputs.topology)
+    sharders, batch_size = inputs.sharders, inputs.batch_size
     by_type = {_type_key(sharder.module_type): sharder for sharder in sharders}
     policy = policy_of(sharders) if policy is None else policy
     tables, alone, coded = [], [], []
     for option in options:
         sharder = by_type.get(option.module_type_key)
-        tables.append(_planned(option, constraints.get(option.name), sharder, batch_size, assumed))
+        tables.append(_planned(option, inputs.constraints.get(option.name), sharder, batch_size, assumed))
         if sharder is not None and _ours(sharder) is None:
             alone.append(option.name)
             coded += [option.name] if getattr(sharder, "qcomm_codecs_registry", None) else []
@@ -85,7 +96,7 @@ def job_from_options(
     if coded:
         assumed.append(f"counted as moved as they are, though their sharder has codecs of TorchRec: {_some(coded)}")
     names = [table.table.name for table in tables if set(table.pooling) == {1.0}]
-    if plain := [name for name in names if name not in pooling_known]:
+    if plain := [name for name in names if name not in inputs.pooling_known]:
         assumed.append(f"pooling factor 1 (a feature has one id a sample), TorchRec's if none is given, for {_some(plain)}")
     job = Job(
         _one_payload(tables),
@@ -100,26 +111,19 @@ def job_from_options(
     return replace(job, planned_memory=_memory(options, job))
 
 
-def options_of(
-    plan: ShardingPlan,
-    model: nn.Module,
-    sharders: Sharders,
-    batch_size: int,
-    constraints: Mapping[str, ParameterConstraints] | None = None,
-) -> list[ShardingOption]:
-    """The options that a plan came from, as far as it tells: without memory, and pooling factors from the constraints alone.
+def options_of(plan: ShardingPlan, model: nn.Module, inputs: PlannerInputs) -> list[ShardingOption]:
+    """The options that a plan came from, as far as it tells: without memory, and with pooling factors from the constraints.
 
     Args:
         plan: what ``collective_plan`` returns.
         model: not sharded yet.
-        sharders: that it will be sharded with.
-        batch_size: samples of a rank.
-        constraints: that the planner had.
+        inputs: what the planner was given.
 
     Raises:
         PlannerError: the plan is not of this model and these sharders.
     """
-    modules, by_type = dict(model.named_modules()), {_type_key(sharder.module_type): sharder for sharder in sharders}
+    modules = dict(model.named_modules())
+    by_type = {_type_key(sharder.module_type): sharder for sharder in inputs.sharders}
     options = []
     for path, tables in plan.plan.items():
         module = modules.get(path)
@@ -134,13 +138,13 @@ def options_of(
             if name not in weights:
                 where, wrong = f"plan: module {path!r}", "the plan has a table that the module has not"
                 raise PlannerError(describe(where, wrong, got=name, allowed=weights))
-            given = getattr((constraints or {}).get(name), "pooling_factors", None)
+            given = getattr(inputs.constraints.get(name), "pooling_factors", None)
             option = ShardingOption(
                 name=name,
                 tensor=weights[name],
                 module=(path, module),
                 input_lengths=given or [1.0],
-                batch_size=batch_size,
+                batch_size=inputs.batch_size,
                 sharding_type=sharding.sharding_type,
                 partition_by=get_partition_by_type(sharding.sharding_type),
                 compute_kernel=sharding.compute_kernel,
@@ -152,12 +156,10 @@ def options_of(
 
 
 def _shards(sharding: ParameterSharding, weight: torch.Tensor) -> list[Shard]:
-    ranks, spec = sharding.ranks or [], sharding.sharding_spec
-    if spec is None:
-        return [Shard(list(weight.shape), [0, 0], rank=rank) for rank in ranks]
-    if len(ranks) != len(spec.shards):  # a plan by hand may give only the first rank of a host
-        ranks = [shard.placement.rank() for shard in spec.shards]
-    return [Shard(s.shard_sizes, s.shard_offsets, rank=rank) for s, rank in zip(spec.shards, ranks, strict=True)]
+    spec = sharding.sharding_spec
+    if spec is None:  # data-parallel
+        return [Shard(list(weight.shape), [0, 0], rank=rank) for rank in sharding.ranks or ()]
+    return [Shard(s.shard_sizes, s.shard_offsets, rank=rank) for s, rank in zip(spec.shards, ranks_of(sharding), strict=True)]
 
 
 def machines_of(topology: Topology) -> tuple[Machines, list[str]]:
@@ -202,7 +204,7 @@ def check_ranks(job: Job) -> None:
 
 
 def _ours(sharder: Any) -> Any | None:
-    """What carries the policy: a sharder of this package, or the one that a sharder of TorchRec holds."""
+    """The sharder with the policy: this one if it is of this package, or the one that a sharder of TorchRec holds."""
     for inner in (sharder, *getattr(sharder, "__dict__", {}).values()):
         if isinstance(getattr(inner, "policy", None), Policy):
             return inner
@@ -227,12 +229,12 @@ def _planned(
     if batch_sizes := getattr(constraint, "batch_sizes", None):
         sizes = _each(option.name, "batch sizes", batch_sizes, features, assumed)
         bags = tuple(number * size / batch_size for number, size in zip(bags, sizes, strict=True))
-    replicated = option.sharding_type == ShardingType.DATA_PARALLEL.value
-    shards = [] if replicated else option.shards
+    kind = kind_of(option.sharding_type)
+    shards = option.shards if kind.hops else []
     weighted = option.is_weighted if option.is_weighted is not None else getattr(constraint, "is_weighted", False)
     if isinstance(option.module[1], FeatureProcessedEmbeddingBagCollection):
-        # Weights are made where the rows are, unless rows are dealt out: then before the ids leave.
-        weighted = option.sharding_type in ROW_BASED
+        # The rank that has the rows makes the weights. Where rows are dealt out, they are made before, and travel with the ids.
+        weighted = kind.rows_dealt_out
     return PlannedTable(
         table=Table(option.name, rows, dim),
         module=option.path,
@@ -252,7 +254,7 @@ def _planned(
 
 
 def _features(option: ShardingOption) -> tuple[str, ...]:
-    """From the module; an option mostly names none, and its pooling factors may be fewer."""
+    """Names of a table's features: from the module, since an option mostly names none, and may have fewer pooling factors."""
     for entry in model_tables(option.module[1]):
         if entry.table.name == option.name:
             return entry.features
@@ -272,7 +274,7 @@ def _each(table: str, what: str, given: Sequence[float], features: Sequence[str]
 
 
 def _payload(option: ShardingOption, sharder: ModuleSharder[nn.Module] | None) -> torch.dtype:
-    """Of the lookup: FP32, unless a constraint or the sharder's ``fused_params`` say otherwise; never that of the weights."""
+    """The dtype of lookups, not that of weights: FP32, unless a constraint or the sharder's ``fused_params`` say otherwise."""
     given = option.output_dtype or (getattr(sharder, "fused_params", None) or {}).get("output_dtype")
     if given is None:
         return torch.float32
@@ -280,7 +282,7 @@ def _payload(option: ShardingOption, sharder: ModuleSharder[nn.Module] | None) -
 
 
 def _one_payload(tables: Iterable[PlannedTable]) -> tuple[PlannedTable, ...]:
-    """The tables of one exchange go in one dtype, that of them all together."""
+    """Tables of one exchange travel in one dtype: the one that theirs promote to."""
     dtypes = defaultdict(list)
     for table in tables:
         dtypes[table.module, table.sharding_type].append(table.payload)
@@ -289,7 +291,7 @@ def _one_payload(tables: Iterable[PlannedTable]) -> tuple[PlannedTable, ...]:
 
 
 def _memory(options: Iterable[ShardingOption], job: Job) -> np.ndarray | None:
-    """``[world]`` bytes of the tables: of HBM where there is any, else of DDR. Every sharding group has the same."""
+    """``[world]`` bytes that the planner counts for tables: of HBM if it counts any, else of DDR. All groups have the same."""
     shards = [shard for option in options for shard in option.shards]
     if any(shard.storage is None for shard in shards):
         return None

@@ -1,4 +1,4 @@
-"""A plan in a file: written where a run is, read where there is none. The policy is not in it: that is the config's."""
+"""A plan in a file: written where a job runs, and read anywhere else. It holds no policy, since that is the config's."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ import torch
 
 from torchrec_qcomm.errors import PlannerError, PolicyError, describe
 from torchrec_qcomm.planner.job import Job, Machines, PlannedTable, Replicas
+from torchrec_qcomm.planner.kinds import KINDS
 from torchrec_qcomm.planner.sources.options import check_ranks
-from torchrec_qcomm.planner.sources.stats_csv import ABBREVIATIONS, read_stats_csv
+from torchrec_qcomm.planner.sources.stats_csv import read_stats_csv
 from torchrec_qcomm.policy import Policy, Table
 
 SCHEMA, VERSION = "torchrec-qcomm-plan", 1
-"""What the first keys of a plan file say; the version grows when a reader of before would read it wrongly."""
+"""The first keys of a plan file. The version grows when earlier readers would misread a file."""
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _SHARDS = ("ranks", "shard_rows", "shard_dims", "row_offsets")
 
 
-def export_plan(job: Job, path: str | os.PathLike[str]) -> None:
-    """Write a job, less its policy, as JSON. A file that is there is replaced at once, so several ranks may write the same.
+def write_plan(job: Job, path: str | os.PathLike[str]) -> None:
+    """Write a job without its policy, as JSON. The file is replaced in one step, so several ranks may write the same one.
 
     Raises:
         PlannerError: it cannot be written.
@@ -57,10 +58,10 @@ def export_plan(job: Job, path: str | os.PathLike[str]) -> None:
 
 
 def read_plan(path: str | os.PathLike[str], policy: Policy | None = None) -> Job:
-    """Read what `export_plan` wrote.
+    """Read what `write_plan` wrote.
 
     Raises:
-        PlannerError: it is another file; names the file and the key path.
+        PlannerError: it is no such file. The message names the file and the key path.
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -99,21 +100,21 @@ def read_plan(path: str | os.PathLike[str], policy: Policy | None = None) -> Job
     return job.under(policy or Policy())
 
 
-def load_plan(
+def read_plan_or_stats(
     path: str | os.PathLike[str], machines: Machines | None = None, batch_size: int | None = None, policy: Policy | None = None
 ) -> Job:
-    """Read a plan file, or TorchRec's planner statistics as CSV; which of them, its content tells.
+    """Read a plan file, or TorchRec's planner statistics as CSV. The content tells which of them it is.
 
-    Of statistics in ``..._tables.csv``, the file ``..._ranks.csv`` beside it is read too, if there is one.
+    With statistics in ``..._tables.csv``, the file ``..._ranks.csv`` beside it is read too, if there is one.
 
     Args:
         path: of the file.
-        machines: in the place of those of the file; as many ranks.
-        batch_size: in the place of that of the file.
+        machines: replace those of the file, and must have as many ranks.
+        batch_size: replaces that of the file.
         policy: the codecs; by default none.
 
     Raises:
-        PlannerError: it is neither, or is for another number of ranks.
+        PlannerError: the file is neither, or is for another number of ranks.
     """
     path = Path(path)
     try:
@@ -181,7 +182,7 @@ def _table(value: _Value) -> PlannedTable:
         value["module"].text(),
         features,
         value["pooling"].numbers(),
-        value["sharding_type"].choice(ABBREVIATIONS.values()),
+        value["sharding_type"].choice(kind.name for kind in KINDS),
         **shards,
         pooled=value["pooled"].flag(),
         weighted=value["weighted"].flag(),

@@ -1,15 +1,16 @@
-"""TorchRec's planner statistics, as CSV, become a job.
+"""From TorchRec's planner statistics, as CSV, to a job.
 
-One row a table, with the columns of the "Parameter Info" that ``EmbeddingStats`` prints (planner/stats.py:860-1000):
+The file has one row for each table, with the columns of the "Parameter Info" that ``EmbeddingStats`` prints
+(planner/stats.py:860-1000):
 
     sum_pooling_factor   ids of a bag, added up over the features        sum_num_poolings   bags of a sample, likewise
     num_indices          ids of a sample, all features: the sum of each feature's bags times its ids of a bag
     batch_size           samples of a rank, feature by feature: ``2560``, ``2560*4`` (four features), ``n/a``: the plan's own
     emb_dim, shard_dim   columns of the table, and of a column-wise shard
-    ranks                ``0-95``, or ``11,27,57``, sorted, so that which shard is on which of them is not told
+    ranks                ``0-95``, or ``11,27,57``: sorted, so it is not known which of them has which shard
 
-Only sums over features are printed, so features of a table are taken as alike. Bags are exact in sum, and so are ids where
-``num_indices`` is there.
+Statistics have only sums over features, so the features of a table are taken as alike. The sum of bags is exact, and so is that
+of ids if there is a column ``num_indices``.
 """
 
 from __future__ import annotations
@@ -23,26 +24,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torchrec.distributed.types import ShardingType
 
 from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.job import Job, Machines, PlannedTable
+from torchrec_qcomm.planner.kinds import KINDS, Kind
 from torchrec_qcomm.planner.search.topology import DEFAULT_RATES
-from torchrec_qcomm.planner.sources.options import ROW_BASED, check_ranks
+from torchrec_qcomm.planner.sources.options import check_ranks
+from torchrec_qcomm.planner.sources.shards import dealt_rows
 from torchrec_qcomm.policy import Policy, Table
 
-ABBREVIATIONS = {
-    "DP": ShardingType.DATA_PARALLEL.value,
-    "TW": ShardingType.TABLE_WISE.value,
-    "CW": ShardingType.COLUMN_WISE.value,
-    "TWCW": ShardingType.TABLE_COLUMN_WISE.value,
-    "RW": ShardingType.ROW_WISE.value,
-    "TWRW": ShardingType.TABLE_ROW_WISE.value,
-    "GS": ShardingType.GRID_SHARD.value,
-}
+ABBREVIATIONS = {kind.statistics: kind for kind in KINDS}
 NEEDED = ("fqn", "sharding", "sum_pooling_factor", "output", "features", "emb_dim", "hash_size", "ranks")
-"""Columns of the table file without which there is no job. Others: sum_num_poolings, num_indices, weighted, shard_dim,
-batch_size, hbm_gb."""
+"""Columns that the file must have. It may also have sum_num_poolings, num_indices, weighted, shard_dim, batch_size, hbm_gb."""
 
 _GIB, _MIB = 2.0**30, 2.0**20
 
@@ -57,20 +50,20 @@ def read_stats_csv(
     payload: torch.dtype = torch.float32,
     value_bytes: int | None = None,
 ) -> Job:
-    """The job of a plan that was printed.
+    """The job of a plan whose statistics were printed.
 
     Args:
         path: the file with a row for each table.
-        machines: that the plan is for; by default as many ranks as are named, and hosts are not known.
+        machines: that the plan is for. By default there are as many ranks as the file names, and hosts are not known.
         batch_size: samples of a rank; by default the one that most features have.
         ranks_path: a file with a row for each rank, ``rank,hbm_gb,output_mb``: what the planner reckons with in all. It also
             tells how many bytes a weight has.
         policy: the codecs; by default none.
         payload: dtype of the lookups, which the statistics do not tell.
-        value_bytes: of a weight; by default as ``ranks_path`` tells, else 4.
+        value_bytes: bytes of a weight; by default as ``ranks_path`` tells, else 4.
 
     Raises:
-        PlannerError: the file is another one, or a value in it is none; names file, line and column.
+        PlannerError: the file has no such statistics, or a wrong value. The message names file, line and column.
     """
     rows = _rows(Path(path), NEEDED)
     assumed = ["features of a table are alike: TorchRec's statistics hold only their sums"]
@@ -93,26 +86,26 @@ def read_stats_csv(
 
 
 def output_values(job: Job) -> np.ndarray:
-    """``[world]`` values that TorchRec's planner counts as a rank's output in a step; times a weight's bytes, ``Output MB``.
+    """``[world]`` values that TorchRec's planner counts as a rank's output in a step: ``Output MB`` over a weight's bytes.
 
-    As in planner/shard_estimators.py:696-853, for pooling factors of 1 and more: later versions count a bag of fewer ids less.
+    As in planner/shard_estimators.py:696-853, for pooling factors of 1 and more; for smaller ones, later versions count less.
     """
     world = job.machines.world_size
     counted = np.zeros(world)
     for table in job.tables:
         bags = np.array(table.num_poolings or (1.0,) * len(table.features))
         vectors = job.batch_size * float((bags if table.pooled else bags * np.array(table.pooling)).sum())
-        if table.sharding_type == ShardingType.DATA_PARALLEL.value:
+        if not table.kind.hops:
             counted += vectors * table.table.dim
             continue
-        if not table.pooled and table.sharding_type in ROW_BASED:
+        if not table.pooled and table.kind.rows_dealt_out:
             vectors /= len(table.ranks)
         np.add.at(counted, table.ranks, vectors * world * table.shard_dims * (table.shard_rows > 0))
     return counted
 
 
 class _Row:
-    """One row of a file, which knows where it stands."""
+    """One row of a file, which knows its file and line."""
 
     def __init__(self, path: Path, line: int, values: dict[str, str]) -> None:
         self._where, self._values = f"{path}: line {line}", values
@@ -183,7 +176,7 @@ class _Row:
         sizes = np.array(self.batch_sizes() or [batch_size] * features)
         ids_of_bag, bags_of_sample = self.number("sum_pooling_factor") / features, self.number("sum_num_poolings", features)
         ids = self.number("num_indices", ids_of_bag * bags_of_sample)
-        # Figures have three decimals. Where their product is another than what is printed, features are not alike.
+        # Figures have three decimals. If their product differs from the printed sum by more than that, features are not alike.
         if bags_of_sample and abs(ids_of_bag * bags_of_sample - ids) > 0.002 * (1 + ids_of_bag + bags_of_sample):
             ids_of_bag = ids / bags_of_sample
         bags = bags_of_sample / features * sizes / batch_size
@@ -194,7 +187,7 @@ class _Row:
             module,
             (name,) if features == 1 else tuple(f"{name}[{i}]" for i in range(features)),
             (ids_of_bag,) * features,
-            kind,
+            kind.name,
             ranks,
             shard_rows,
             shard_dims,
@@ -206,20 +199,17 @@ class _Row:
             num_poolings=() if np.all(bags == 1.0) else tuple(bags.tolist()),
         )
 
-    def _shards(self, kind: str, rows: int, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _shards(self, kind: Kind, rows: int, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Ranks, rows, dims and first rows, as TorchRec cuts tables (torchrec/distributed/sharding_plan.py:92-325)."""
-        if kind == ShardingType.DATA_PARALLEL.value:
+        if not kind.hops:
             return (np.empty(0, dtype=np.int64),) * 4
         ranks, shard_dim = np.array(self.ranks(), dtype=np.int64), self.count("shard_dim", dim)
         columns, rest = divmod(dim, shard_dim)
-        by_rows = kind in ROW_BASED
+        by_rows = kind.rows_dealt_out
         if rest or len(ranks) % columns or (not by_rows and len(ranks) != columns):
             many = f"{columns} shards of columns" if by_rows else f"{columns} ranks"
             raise self.wrong("ranks", "they do not fit emb_dim and shard_dim", f"{many}, for dim {dim} cut to {shard_dim}")
-        parts = len(ranks) // columns
-        block = -(-rows // parts)
-        offsets = np.minimum(np.arange(parts, dtype=np.int64) * block, rows)
-        shard_rows = np.minimum(rows - offsets, block)
+        offsets, shard_rows = dealt_rows(rows, len(ranks) // columns)
         return ranks, np.tile(shard_rows, columns), np.full(len(ranks), shard_dim, dtype=np.int64), np.tile(offsets, columns)
 
 
@@ -266,7 +256,7 @@ def _memory(rows: Iterable[_Row], world: int) -> np.ndarray | None:
 
 
 def _told_apart(tables: Iterable[PlannedTable], assumed: list[str]) -> tuple[PlannedTable, ...]:
-    """A policy cannot tell tables of one name and several sizes apart: the second in the file becomes ``name#2``, and so on."""
+    """Number tables that share a name but not their sizes, since a policy cannot tell them apart: the second is ``name#2``."""
     sizes: dict[str, dict[Table, str]] = {}
     made, renamed = [], []
     for planned in tables:
@@ -282,7 +272,7 @@ def _told_apart(tables: Iterable[PlannedTable], assumed: list[str]) -> tuple[Pla
 
 
 def _with_ranks(job: Job, path: Path, value_bytes: int | None, assumed: list[str]) -> Job:
-    """What the file of the ranks tells besides: memory in all, and the bytes of a weight."""
+    """The job with what the file of ranks tells besides: memory in all, and the bytes of a weight."""
     rows = {int(row.number("rank")): row for row in _rows(path, ("rank", "hbm_gb", "output_mb"))}
     world = job.machines.world_size
     if sorted(rows) != list(range(world)):

@@ -11,8 +11,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from torchrec_qcomm.planner import units as u
-from torchrec_qcomm.planner.findings.terms import Analysis
-from torchrec_qcomm.planner.forecast.terms import MATRIX_RANKS
+from torchrec_qcomm.planner.findings.results import Analysis
+from torchrec_qcomm.planner.forecast.results import MATRIX_RANKS
 from torchrec_qcomm.planner.job import REACHES
 from torchrec_qcomm.policy import Direction
 from torchrec_qcomm.report import figures as f

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from torchrec_qcomm.planner import units as u
-from torchrec_qcomm.planner.findings.terms import Analysis
+from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.policy import Direction
 from torchrec_qcomm.report import figures as f
 from torchrec_qcomm.report.text.columns import aligned

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from torchrec_qcomm.planner import units as u
-from torchrec_qcomm.planner.findings.terms import Analysis
+from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.planner.job import REACHES
 from torchrec_qcomm.policy import Direction
 from torchrec_qcomm.report import figures as f

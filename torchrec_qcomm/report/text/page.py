@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from torchrec_qcomm.planner import units as u
-from torchrec_qcomm.planner.findings.terms import Advice, Analysis
+from torchrec_qcomm.planner.findings.results import Advice, Analysis
 from torchrec_qcomm.planner.job import REACHES
 from torchrec_qcomm.policy import Direction
 from torchrec_qcomm.report import figures as f

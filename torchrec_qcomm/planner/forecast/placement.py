@@ -1,4 +1,4 @@
-"""Which ranks exchange with which, and how far apart they are. Whole worlds at once: an array entry for every global rank."""
+"""Which ranks exchange with which, and how far apart they are. Arrays have an entry for every global rank."""
 
 from __future__ import annotations
 
@@ -7,23 +7,16 @@ from functools import cached_property
 import numpy as np
 
 from torchrec_qcomm.errors import PlannerError, describe
-from torchrec_qcomm.planner.job import REACHES, Job, Machines, PlannedTable
-from torchrec_qcomm.policy import Link
-
-LINKS = (Link.SELF, Link.INTRA_HOST, Link.INTER_HOST)
-"""The columns of arrays ``[..., link]``."""
-
-LINK_OF_REACH = np.array([0, 1, 2, 2, 2])
-"""The link of each reach; of ranks whose hosts are not known, the one that the runtime takes."""
+from torchrec_qcomm.planner.job import LINK_INDEX, LINKS, REACHES, Job, Machines, PlannedTable
 
 MATRIX_RANKS = 512
-"""Ranks up to which there is a matrix of rank pairs."""
+"""With more ranks than this there is no matrix of rank pairs."""
 
 _SELF, _INTRA, _POD, _FAR, _UNKNOWN = range(len(REACHES))
 
 
 class Peers:
-    """Sets of ranks; those of one set exchange with each other.
+    """Sets of ranks. The ranks of one set exchange with each other.
 
     Args:
         machines: where the ranks are.
@@ -45,11 +38,11 @@ class Peers:
         self._by_pod = np.unique(label * len(world) + self._pod, return_inverse=True)[1]
 
     def total(self, each: np.ndarray) -> np.ndarray:
-        """``[world]``: the sum of ``each [world]`` over the peers of a rank, itself included."""
+        """``[world]``: for every rank, the sum of ``each [world]`` over its peers, itself included."""
         return np.bincount(self.label, each)[self.label]
 
     def spread(self, each: np.ndarray) -> np.ndarray:
-        """``[world, reach]``: the sum of ``each [world]`` over the peers of a rank that are that far from it."""
+        """``[world, reach]``: for every rank, the sum of ``each [world]`` over its peers at that reach."""
         sums = np.zeros((len(each), len(REACHES)))
         everyone = self.total(each)
         sums[:, _SELF] = each
@@ -58,17 +51,17 @@ class Peers:
         else:
             host, pod = (np.bincount(by, each)[by] for by in (self._by_host, self._by_pod))
             sums[:, _INTRA], sums[:, _POD], sums[:, _FAR] = host - each, pod - host, everyone - pod
-        return np.maximum(sums, 0.0)  # differences of sums of fractions
+        return np.maximum(sums, 0.0)  # rounding may leave a difference of two sums below zero
 
     def by_link(self, each: np.ndarray) -> np.ndarray:
-        """``[world, reach]``: the sum of ``each [world, link]`` over peers that are that far, each by the link to it."""
+        """As `spread`, of ``each [world, link]``: for every reach, the column of its link is summed."""
         sums = [self.spread(each[:, link]) for link in range(len(LINKS))]
-        return np.stack([sums[link][:, reach] for reach, link in enumerate(LINK_OF_REACH)], axis=1)
+        return np.stack([sums[link][:, reach] for reach, link in enumerate(LINK_INDEX)], axis=1)
 
     def across_hosts(self, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
         """``[hosts, hosts]``: the sum of ``source[i] * destination[j]`` over peers on different hosts; the diagonal is 0.
 
-        Empty where hosts are not known, so that every rank is one, and are too many for a matrix.
+        Where hosts are not known, every rank counts as one. If these are too many for a matrix, it is empty.
         """
         sets = int(self.label.max()) + 1
         matrix = self.no_hosts()
@@ -100,12 +93,12 @@ class Peers:
         return np.where(self.label[ranks][:, None] == self.label, apart, -1)
 
 
-class Place:
+class Placement:
     """The ranks of a job.
 
     Attributes:
         groups: int64 ``[groups, ranks of a group]``: global ranks; one group, or with 2D parallelism several.
-        everyone: the peers of exchanges in one hop.
+        everyone: the ranks of a group as each other's peers, for exchanges in one hop.
 
     Raises:
         PlannerError: the groups do not divide the ranks.
@@ -127,14 +120,14 @@ class Place:
         return self.groups.shape[1]
 
     def owners(self, ranks: np.ndarray) -> np.ndarray:
-        """The global ranks that ranks of a group stand for: of the first group, then of the next."""
+        """Ranks of a group as global ranks: those of the first group, then those of the next."""
         if len(ranks) and not 0 <= ranks.min() <= ranks.max() < self.group_size:
             allowed = f"ranks below {self.group_size}, the ranks that share the tables out"
             raise PlannerError(describe("plan", "a shard is on a rank that is not there", got=ranks.tolist(), allowed=allowed))
         return self.groups[:, ranks].ravel()
 
     def hops(self, local: int) -> tuple[Peers, Peers]:
-        """The peers of a hop among every ``local`` neighbours of a group, and of one among those of the same place there."""
+        """The peers of both hops: first ``local`` neighbours of a group; then the ranks at the same place among them."""
         if local not in self._hops:
             many = self.group_size // local
             within = Peers(self.machines, self._group * many + self._index // local)
@@ -142,9 +135,9 @@ class Place:
         return self._hops[local]
 
     def local_size(self, planned: PlannedTable) -> int:
-        """How many neighbours of a group share the rows of a table-row-wise or grid table out.
+        """How many neighbours of a group share the rows of a table-row-wise or grid table.
 
-        TorchRec goes by LOCAL_WORLD_SIZE; times the hosts of a pod, if it is told of pods; or by ``node_group_size``.
+        TorchRec takes LOCAL_WORLD_SIZE, times the hosts of a pod if it is told of pods; or ``node_group_size``, if it has one.
 
         Raises:
             PlannerError: it is not known, or does not divide the group, or is not what the plan was made for.
@@ -166,7 +159,7 @@ class Place:
         return local
 
     def summing_ranks(self, where: str) -> int:
-        """How many ranks of a host sum row-wise lookups first, if that is asked for; 1: that is the same in one hop.
+        """How many ranks of a host sum row-wise lookups first, with ``hierarchical_row_wise``; 1: there is one hop only.
 
         Raises:
             PlannerError: hosts are not known, or do not have equally many ranks of a group, one after the other.
@@ -185,10 +178,10 @@ class Place:
 
 
 def _fills(planned: PlannedTable, local: int) -> bool:
-    """Whether the rows of a table are cut into ``local`` shards, one on each of as many neighbours, for all its columns."""
+    """Whether each shard of columns has its rows cut into ``local`` shards, one on each of ``local`` neighbours."""
     ranks = planned.ranks
     if planned.shard_dims.sum() != local * planned.table.dim:
-        return False  # over two hosts of a pod lies one cut into twice as many rows, or two cuts of half the columns each
+        return False  # the same ranks may hold twice as many shards of rows, or two halves of the columns
     columns = np.bincount(ranks // local)
     return bool(len(ranks)) and np.array_equal(
         np.bincount(ranks, minlength=len(columns) * local), np.repeat(columns / local, local)

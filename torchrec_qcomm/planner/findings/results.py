@@ -1,4 +1,4 @@
-"""What is found in a forecast: values only, which the judges of this layer fill in and reports print."""
+"""What is found in a forecast: plain values, which this room fills in and reports print."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchrec_qcomm.planner.forecast.terms import Forecast
+from torchrec_qcomm.planner.forecast.results import Forecast
 from torchrec_qcomm.policy import Direction
 
 
@@ -16,14 +16,14 @@ class Load:
     """How evenly one thing is spread over the ranks.
 
     Attributes:
-        what: ``lookups``, ``bytes sent``, ``bytes received``, ``rows`` or ``memory``. Bytes are those of the forward exchange,
-            in all its hops, without a rank's share with itself: what a rank sends of its lookups it is sent of their gradients,
-            so that the two directions together would hide who has more than its share.
+        what: ``lookups``, ``bytes sent``, ``bytes received``, ``rows`` or ``memory``. Bytes are those of all hops of the
+            forward exchange, without a rank's share with itself. A rank that sends many lookups receives as many gradients, so
+            both directions together would hide who has more than its share.
         unit: of the numbers: ``ids a step``, ``B a step``, ``rows``, ``B``.
-        per_rank: ``[world]``.
-        worst: at most 5 ranks above 1.1 x mean, from the most loaded on; empty if the load is even.
-        tables: of the most loaded rank, at most 5 that weigh most there, each with its share of that rank's load (0 to 1).
-        measured: counted from batches, and not assumed from pooling factors.
+        per_rank: ``[world]``: the load of each rank.
+        worst: at most 5 ranks above 1.1 x mean, the most loaded first; empty if the load is even.
+        tables: at most 5 tables, those that weigh most at the most loaded rank. Each has its share of that rank's load, 0 to 1.
+        measured: whether lookups were counted from batches, and not assumed from pooling factors.
     """
 
     what: str
@@ -46,14 +46,14 @@ class Crossing:
 
     Attributes:
         wire: ``[reach]`` bytes of all ranks.
-        known: whether it is known which ranks share a host; if not, there are no shares to tell.
+        known: whether it is known which ranks share a host. If it is not, there are no shares.
     """
 
     wire: np.ndarray
     known: bool
 
     def shares(self, include_self: bool) -> np.ndarray | None:
-        """``[reach]`` shares that sum to 1, a rank's traffic with itself counted or not; ``None`` if hosts are not known."""
+        """``[reach]`` shares that sum to 1, with or without a rank's share with itself; ``None`` if hosts are not known."""
         if not self.known:
             return None
         wire = self.wire.copy()
@@ -63,33 +63,17 @@ class Crossing:
         return wire / total if total else wire
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TableCrossing:
-    """How far the bytes of one table go, both directions together.
-
-    Attributes:
-        table, module: which.
-        wire: ``[reach]`` bytes of all ranks.
-        across: of them, those that leave a host; ``None`` if it is not known which ranks share one.
-    """
-
-    table: str
-    module: str
-    wire: np.ndarray
-    across: float | None
-
-
 @dataclass(frozen=True, slots=True)
 class CollectiveTime:
     """An estimate for one collective; milliseconds, at the slowest rank.
 
     Attributes:
         module, sharding_type, hop, direction: which, as in `ExchangeForecast`.
-        plain_ms: the same values moved without a codec.
-        wire_ms: moving the encoded bytes.
-        encode_ms, decode_ms: at the ranks with most to do.
-        limit: what decides ``wire_ms``: ``intra_host``, or ``inter_host`` (a host's NIC, which its ranks share); ``nothing``
-            where no byte leaves a rank.
+        plain_ms: to move the same values without a codec.
+        wire_ms: to move the encoded bytes.
+        encode_ms, decode_ms: to encode and decode, each at the rank with most to do.
+        limit: which link decides ``wire_ms``: ``intra_host``, or ``inter_host`` (a host's NIC, which its ranks share);
+            ``nothing`` where no byte leaves a rank.
     """
 
     module: str
@@ -117,10 +101,10 @@ class Times:
         ids_ms: the exchange of ids.
         dense_ms: the all-reduce of the gradients of data-parallel tables.
         sync_ms: the all-reduce of weights between replicas, averaged over the steps between two of them.
-        break_even: for each table that the policy quantizes, the GB/s of a rank above which moving it plain is faster;
-            ``None``: there is no such rate, for its coding takes no time or its bytes are no fewer.
-        codec_speeds: for each codec that the policy uses, ``(encode GB/s, decode GB/s, how)`` of FP32 values; how: on which
-            device it was measured, or ``given``. A codec that is not here was not counted, and a note of the analysis says so.
+        break_even: for each table that the policy quantizes, the GB/s of a rank above which it is faster without codecs.
+            ``None``: there is no such rate, since coding takes no time or saves no bytes.
+        codec_speeds: for each codec that the policy uses, ``(encode GB/s, decode GB/s, how)`` of FP32 values. ``how`` is the
+            device on which it was measured, or ``given``. The time of other codecs is not counted, and a note says so.
     """
 
     collectives: tuple[CollectiveTime, ...]
@@ -151,11 +135,11 @@ class Advice:
     """One thing to do next.
 
     Attributes:
-        rule: the name of the rule that found it.
+        rule: the name of the adviser that found it.
         title: what to do, in a line.
-        because: the number behind it, in a sentence.
-        setting: the lines of YAML, or the setting of the planner, that does it; empty where nothing is to be set.
-        gain_ms: predicted gain a step.
+        because: why, in a sentence with numbers.
+        setting: the lines of YAML, or the setting of the planner, that do it; empty where nothing is to be set.
+        gain_ms: predicted gain in a step.
     """
 
     rule: str
@@ -172,7 +156,7 @@ class Analysis:
     Attributes:
         forecast: with the policy.
         plain: the same job without codecs.
-        loads: in the order of `Load.what`; measured ones beside those that are assumed.
+        loads: in the order of `Load.what`. Measured lookups stand behind assumed ones.
         crossing: with the policy.
         times: estimates.
         advice: the largest gain first.

@@ -1,4 +1,4 @@
-"""The codecs of a job, and what a row of each table takes on each link."""
+"""How many bytes a row of each table takes on each link, in the codec that the policy gives it there."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ import torch
 from torchrec_qcomm import codecs
 from torchrec_qcomm.codecs import Codec, CodecSpec
 from torchrec_qcomm.errors import CodecError, PlannerError, describe
-from torchrec_qcomm.planner.forecast.parts import DATA_PARALLEL, Part
-from torchrec_qcomm.planner.forecast.peers import LINKS
-from torchrec_qcomm.planner.job import Job, PlannedTable
+from torchrec_qcomm.planner.forecast.table_hops import TableHop
+from torchrec_qcomm.planner.job import LINKS, Job, PlannedTable
 from torchrec_qcomm.policy import Direction, Link
 from torchrec_qcomm.wire.sizes import range_header_bytes, rows_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sizes:
-    """Of one part, in one direction.
+class LinkSizes:
+    """The sizes of one hop of a table in one direction, by link.
 
     Attributes:
-        row_bytes: ``[owners or 1, link]``: of a row.
-        codecs: for each link.
+        row_bytes: ``[owners, link]``: bytes of a row; ``[1, link]`` where all owners have rows of one dim.
+        codecs: of each link.
     """
 
     row_bytes: np.ndarray
     codecs: tuple[Codec, ...]
 
     @property
-    def heads(self) -> np.ndarray:
-        """``[link]``: bytes that travel once a table."""
+    def range_headers(self) -> np.ndarray:
+        """``[link]``: bytes of the range header, which travels once for a table and pair of ranks."""
         return np.array([range_header_bytes(codec, 1) for codec in self.codecs])
 
 
-class Sites:
-    """Codecs by table, direction and link.
+class RowSizes:
+    """Answers how large the rows of a job's tables are.
 
     Args:
-        job: whose policy, and whose tables.
+        job: the policy and the tables.
 
     Raises:
         PlannerError: the policy depends on the link and hosts are not known, or a codec cannot carry what a table sends.
@@ -53,19 +52,19 @@ class Sites:
         self._row_bytes: dict[tuple[CodecSpec, int, torch.dtype], int] = {}
         self._dtypes = {exchange: _promoted(tables) for exchange, tables in exchanges_of(job).items()}
         for planned in job.tables:
-            if planned.sharding_type != DATA_PARALLEL:
+            if planned.kind.hops:
                 self._check(planned, job.machines.devices_per_host)
 
-    def sizes(self, part: Part, direction: Direction) -> Sizes:
-        """What the rows of a part take."""
-        planned = part.planned
+    def of(self, hop: TableHop, direction: Direction) -> LinkSizes:
+        """The sizes of a hop's rows."""
+        planned = hop.planned
         dtype = self._dtypes[exchange_of(planned)]
         used = tuple(self._codec(planned, direction, link) for link in LINKS)
-        dims = part.dims
+        dims = hop.dims
         if (dims == dims[0]).all():
-            return Sizes(np.array([[self._bytes(codec, int(dims[0]), dtype) for codec in used]]), used)
+            return LinkSizes(np.array([[self._bytes(codec, int(dims[0]), dtype) for codec in used]]), used)
         known, which = np.unique(dims, return_inverse=True)
-        return Sizes(np.array([[self._bytes(codec, int(dim), dtype) for codec in used] for dim in known])[which], used)
+        return LinkSizes(np.array([[self._bytes(codec, int(dim), dtype) for codec in used] for dim in known])[which], used)
 
     def _bytes(self, codec: Codec, dim: int, dtype: torch.dtype) -> int:
         key = (codec.spec, dim, dtype)
@@ -80,7 +79,7 @@ class Sites:
         return self._codecs[spec]
 
     def _check(self, planned: PlannedTable, devices_per_host: int | None) -> None:
-        """What sharding the table would refuse, too."""
+        """Refuse what sharding the table would refuse, too."""
         name = planned.table.name
         for direction in Direction:
             used = {link: self._codec(planned, direction, link) for link in LINKS}
@@ -95,7 +94,7 @@ class Sites:
 
 
 def exchange_of(planned: PlannedTable) -> tuple[str, str]:
-    """The output dist that a table is in: path of the collection, and sharding type."""
+    """Which output dist a table is in: path of the collection, and sharding type."""
     return planned.module, planned.sharding_type
 
 
@@ -108,5 +107,5 @@ def exchanges_of(job: Job) -> dict[tuple[str, str], list[PlannedTable]]:
 
 
 def _promoted(tables: Iterable[PlannedTable]) -> torch.dtype:
-    """All ranks' lookups of one output dist have one dtype."""
+    """The dtype that all lookups of one output dist have."""
     return reduce(torch.promote_types, [planned.payload for planned in tables])

@@ -1,8 +1,8 @@
-"""What rules look at, and how they ask what a change would do."""
+"""What advisers look at, and how they ask what a change would do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from torchrec_qcomm.planner.findings.loads import Predict
 from torchrec_qcomm.planner.findings.lookups import LookupProfile
+from torchrec_qcomm.planner.findings.results import Load, Times
 from torchrec_qcomm.planner.findings.speeds import Speeds
-from torchrec_qcomm.planner.findings.terms import Load, Times
 from torchrec_qcomm.planner.findings.timing import collective_ms, dense_ms, exchange_key, move_ms, sync_ms
-from torchrec_qcomm.planner.forecast.terms import ExchangeForecast, Forecast
+from torchrec_qcomm.planner.forecast.results import ExchangeForecast, Forecast
 from torchrec_qcomm.planner.job import Job, PlannedTable
-
-Predict = Callable[[Job], Forecast]
 
 
 @dataclass(frozen=True)
-class Case:
-    """A job as its rules see it.
+class AdvisedJob:
+    """A job, what was found of it, and what would come of a change.
 
     Attributes:
         forecast, plain, times, loads: as in `Analysis`.
@@ -51,7 +50,7 @@ class Case:
 
     @cached_property
     def by_name(self) -> dict[str, PlannedTable]:
-        """A table of each name; collections may share one, and then its sizes."""
+        """A table of each name. Tables of two collections that share a name have the same sizes."""
         return {table.table.name: table for table in self.job.tables}
 
     @cached_property
@@ -69,12 +68,12 @@ class Case:
     def with_tables(self, tables: Mapping[int, PlannedTable], **changes: Any) -> Forecast:
         """The forecast with some tables replaced, and other fields of the job changed.
 
-        Bytes of tables add up, so that only the tables in question are forecast anew. So do values to code, but for gradients
-        of a reduce-scatter that are the same on several links, and so are encoded once, where codecs differ by link.
+        The bytes of tables add up, so only the tables in question are forecast anew. The values to encode add up too, with one
+        exception: the gradients of a reduce-scatter, where codecs differ by link.
 
         Args:
-            tables: what to put in place of the tables with these indices in the job.
-            changes: fields of `Job`; they must not bear on the other tables.
+            tables: for some indices of tables in the job, what to put in their place.
+            changes: fields of `Job`; they must not change the other tables' figures.
         """
         before = self.predict(replace(self.job, tables=tuple(self.job.tables[index] for index in tables)))
         after = self.predict(replace(self.job, tables=tuple(tables.values()), **changes))
@@ -82,7 +81,7 @@ class Case:
         return _sum([(self.forecast, 1), (before, -1), (after, 1)], replace(self.job, tables=merged, **changes))
 
     def heaviest(self, amounts: Iterable[float], most: int) -> list[int]:
-        """Indices of the largest of ``amounts`` above zero, one a table of the job, the largest first."""
+        """At most ``most`` indices of tables, the largest amount first. Amounts are one a table; zeros are left out."""
         values = np.fromiter(amounts, dtype=np.float64)
         return [int(index) for index in np.argsort(-values, kind="stable")[:most] if values[index] > 0]
 
@@ -92,11 +91,8 @@ class Case:
         return tuple(float(sum(wire[1:].sum() for wire in entry.wire.values())) for entry in self.forecast.tables)
 
 
-_SUMMED = ("ids_sent", "ids_received", "lookups", "rows", "memory", "dense_bytes", "sync_bytes")
-
-
 def _sum(parts: Sequence[tuple[Forecast, int]], job: Job) -> Forecast:
-    """Forecasts added up, each with a sign; of `tables` there are none, since nothing here asks for them."""
+    """Forecasts added up, each with a sign. `Forecast.tables` stays empty, since no adviser asks for them."""
     by_key: dict[Any, list[tuple[ExchangeForecast, int]]] = {}
     for forecast, sign in parts:
         for exchange in forecast.exchanges:
@@ -132,5 +128,5 @@ def _sum_exchanges(exchanges: Sequence[tuple[ExchangeForecast, int]]) -> Exchang
 
 
 def _not_below_zero(amount: Any) -> Any:
-    """What rounding may have left below zero of something taken away whole."""
+    """The amount, or zero where rounding left less: something was subtracted whole."""
     return np.maximum(amount, 0.0)

@@ -1,4 +1,4 @@
-"""Questions about pairs of ranks: worked out when they are asked, and for no more ranks than a matrix can be looked at."""
+"""Bytes from rank to rank. They are worked out when somebody asks, and up to `MATRIX_RANKS` ranks only."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 
 from torchrec_qcomm.errors import PlannerError, describe
 from torchrec_qcomm.planner.forecast.counts import Counts
-from torchrec_qcomm.planner.forecast.parts import Part, parts_of
-from torchrec_qcomm.planner.forecast.peers import LINK_OF_REACH, LINKS, MATRIX_RANKS, Peers, Place
-from torchrec_qcomm.planner.forecast.sites import Sites, Sizes
-from torchrec_qcomm.planner.forecast.sums import add_up, wire_bytes
-from torchrec_qcomm.planner.job import Job, PlannedTable
+from torchrec_qcomm.planner.forecast.exchange_sums import add_up, wire_bytes
+from torchrec_qcomm.planner.forecast.placement import MATRIX_RANKS, Peers, Placement
+from torchrec_qcomm.planner.forecast.row_sizes import LinkSizes, RowSizes
+from torchrec_qcomm.planner.forecast.table_hops import TableHop, hops_of
+from torchrec_qcomm.planner.job import LINK_INDEX, LINKS, Job, PlannedTable
 from torchrec_qcomm.policy import Direction
 from torchrec_qcomm.wire import Cell, Flow, Traffic
 
 
 class Pairs(NamedTuple):
-    """What the owners of one table exchange with their peers in one hop and direction; arrays have an entry for each pair."""
+    """What one table exchanges in one hop and direction. Arrays have an entry for each pair of ranks."""
 
     planned: PlannedTable
     direction: Direction
@@ -33,49 +33,49 @@ class Pairs(NamedTuple):
 def pairs_of(
     job: Job, counts: Counts | None, tables: Iterable[PlannedTable], directions: Iterable[Direction]
 ) -> Iterator[Pairs]:
-    """Every pair of ranks that has a table's shard at one end, whether it moves a row or not.
+    """All pairs of an owner and a peer, for each table, hop and direction; also those that move no row.
 
     Raises:
         PlannerError: there are too many ranks.
     """
     _check_ranks(job)
-    place, sites, wanted = Place(job), Sites(job), sorted(set(directions), reverse=True)
+    placement, row_sizes, wanted = Placement(job), RowSizes(job), sorted(set(directions), reverse=True)
     for planned in tables:
-        for part in parts_of(planned, place, counts):
-            reach = part.peers.reach(part.owners)
-            rows = part.pairs(reach)
+        for hop in hops_of(planned, placement, counts):
+            reach = hop.peers.reach(hop.owners)
+            rows = hop.pairs(reach)
             at, sample = np.nonzero(reach >= 0)
-            owner = part.owners[at]
-            values = (rows * part.dims[:, None])[at, sample]
+            owner = hop.owners[at]
+            values = (rows * hop.dims[:, None])[at, sample]
             number = rows[at, sample]
             for direction in wanted:
-                nbytes = wire_bytes(part, sites.sizes(part, direction), reach, rows)[at, sample]
+                nbytes = wire_bytes(hop, row_sizes.of(hop, direction), reach, rows)[at, sample]
                 source, destination = (owner, sample) if direction == Direction.FORWARD else (sample, owner)
                 yield Pairs(planned, direction, source, destination, number, values, nbytes)
 
 
 def matrix(job: Job, counts: Counts | None, tables: Iterable[PlannedTable], directions: Iterable[Direction]) -> np.ndarray:
-    """``[world, world]`` bytes by source and destination rank: the sums of `pairs_of`, without going through every pair.
+    """``[world, world]`` bytes by source and destination rank: the sums of `pairs_of`, made faster.
 
     Raises:
         PlannerError: there are too many ranks.
     """
     _check_ranks(job)
-    place, sites, wanted = Place(job), Sites(job), set(directions)
+    placement, row_sizes, wanted = Placement(job), RowSizes(job), set(directions)
     sums = {direction: np.zeros((job.machines.world_size,) * 2) for direction in Direction}  # [owner, sample]
     expected: dict[Peers, _Owners] = {}
     for planned in tables:
-        for part in parts_of(planned, place, counts):
+        for hop in hops_of(planned, placement, counts):
             if counts is None:
-                # All parts with these peers have one unit: owners are added up, and multiplied with their peers once.
-                owners = expected.setdefault(part.peers, _Owners(part.unit))
+                # Hops with the same peers have one unit. So owners are added up, and multiplied with their peers at the end.
+                owners = expected.setdefault(hop.peers, _Owners(hop.unit))
                 for direction in wanted:
-                    owners.add(part, sites.sizes(part, direction), direction)
+                    owners.add(hop, row_sizes.of(hop, direction), direction)
                 continue
-            reach = part.peers.reach(part.owners)
-            rows = part.pairs(reach)
+            reach = hop.peers.reach(hop.owners)
+            rows = hop.pairs(reach)
             for direction in wanted:
-                add_up(sums[direction], part, wire_bytes(part, sites.sizes(part, direction), reach, rows))
+                add_up(sums[direction], hop, wire_bytes(hop, row_sizes.of(hop, direction), reach, rows))
     for peers, owners in expected.items():
         reach = peers.reach(np.arange(len(peers.label)))
         for direction in wanted:
@@ -84,22 +84,22 @@ def matrix(job: Job, counts: Counts | None, tables: Iterable[PlannedTable], dire
 
 
 class _Owners:
-    """Bytes of owners, for one unit and once, ``[world, link]`` in each direction."""
+    """``[world, link]`` bytes of owners in each direction: of rows for one unit, and of range headers."""
 
     def __init__(self, unit: np.ndarray) -> None:
         self._unit = unit
         shape = len(Direction), len(unit), len(LINKS)
-        self._bytes, self._heads = (dict(zip(Direction, np.zeros(shape), strict=True)) for _ in range(2))
+        self._bytes, self._headers = (dict(zip(Direction, np.zeros(shape), strict=True)) for _ in range(2))
 
-    def add(self, part: Part, sizes: Sizes, direction: Direction) -> None:
-        add_up(self._bytes[direction], part, part.scale[:, None] * sizes.row_bytes)
-        if (heads := sizes.heads).any():
-            add_up(self._heads[direction], part, (part.first & (part.scale > 0))[:, None] * heads)
+    def add(self, hop: TableHop, sizes: LinkSizes, direction: Direction) -> None:
+        add_up(self._bytes[direction], hop, hop.scale[:, None] * sizes.row_bytes)
+        if (headers := sizes.range_headers).any():
+            add_up(self._headers[direction], hop, (hop.first & (hop.scale > 0))[:, None] * headers)
 
     def pairs(self, reach: np.ndarray, direction: Direction) -> np.ndarray:
         """``[world, world]`` by owner and sample."""
-        link = LINK_OF_REACH[reach]
-        each, once = (np.take_along_axis(kept[direction], link, axis=1) for kept in (self._bytes, self._heads))
+        link = LINK_INDEX[reach]
+        each, once = (np.take_along_axis(kept[direction], link, axis=1) for kept in (self._bytes, self._headers))
         return np.where(reach >= 0, each * self._unit + once * (self._unit > 0), 0)
 
 
@@ -110,7 +110,7 @@ def _check_ranks(job: Job) -> None:
 
 
 def traffic(pairs: Iterable[Pairs]) -> Traffic:
-    """The flows as the counters have them.
+    """The flows as the counters of a run have them.
 
     Raises:
         PlannerError: numbers are expected ones, and not whole.

@@ -1,7 +1,7 @@
-"""What a step of a job will send: per-rank totals, a matrix of hosts, and questions that are answered when they are asked.
+"""What a step of a job will send: totals of each rank, a matrix of hosts, and matrices of ranks that are made when asked for.
 
-Bytes are wire bytes unless something else is said: codes, scales and headers, what a collective is given. Numbers are FP64,
-since expected numbers of ids need not be whole; pooled bytes are exact.
+Bytes are wire bytes unless something else is said: the codes, scales and headers that a collective is given. Numbers are FP64,
+since expected numbers of ids need not be whole. Bytes of pooled tables are exact.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 
 from torchrec_qcomm.codecs import CodecSpec
 from torchrec_qcomm.errors import PlannerError, describe
-from torchrec_qcomm.planner.forecast import pairs
+from torchrec_qcomm.planner.forecast import rank_pairs
 from torchrec_qcomm.planner.forecast.counts import Counts
-from torchrec_qcomm.planner.forecast.peers import MATRIX_RANKS
+from torchrec_qcomm.planner.forecast.placement import MATRIX_RANKS
 from torchrec_qcomm.planner.job import Job, PlannedTable
 from torchrec_qcomm.policy import Direction
 from torchrec_qcomm.wire import Traffic
@@ -25,21 +25,22 @@ __all__ = ["MATRIX_RANKS", "ExchangeForecast", "Forecast", "TableForecast"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExchangeForecast:
-    """One collective of a step in one direction, at all ranks: of one output dist, and one hop of it.
+    """One collective of a step at all ranks: one hop of an output dist, in one direction.
 
-    With 2D parallelism all sharding groups together, which exchange at the same time.
+    With 2D parallelism, it is that of all sharding groups together, which exchange at the same time.
 
     Attributes:
         module: path of the collection.
         sharding_type: of its tables.
-        hop: 0, or 1 for what goes across hosts after it was summed inside.
+        hop: 0; 1 for the exchange across hosts that follows a sum inside them.
         direction: forward or backward.
         sent: ``[world, reach]`` bytes given to the collective.
         received: ``[world, reach]`` bytes taken from it.
-        hosts: ``[hosts, hosts]`` bytes by source and destination host; a rank's share with itself included. Empty where it is
-            not known which ranks share a host, and there are more than `MATRIX_RANKS`.
-        encoded: for each codec, ``[world]`` values that a rank encodes; where it sends the same to several ranks, once.
-        decoded: likewise.
+        hosts: ``[hosts, hosts]`` bytes by source and destination host; a rank's share with itself included. It is empty if
+            it is not known which ranks share a host, and there are more than `MATRIX_RANKS`.
+        encoded: for each codec, ``[world]`` values that a rank encodes. Where it sends the same to several ranks, these count
+            once.
+        decoded: for each codec, ``[world]`` values that a rank decodes.
         tables: names of the tables that take part.
     """
 
@@ -62,7 +63,7 @@ class TableForecast:
     Attributes:
         planned: the table.
         wire: for each direction, ``[reach]`` bytes.
-        values: for each direction, ``[reach]`` numbers of values; times 4, its bytes as FP32.
+        values: for each direction, ``[reach]`` numbers of values; 4 times as many bytes, as FP32.
         lookups: ids looked up in a step.
         id_bytes: ``[reach]`` bytes of its ids, lengths and weights.
 
@@ -88,12 +89,12 @@ class Forecast:
         lookups: ``[world]`` ids that a rank looks up.
         rows: ``[world]`` rows that a rank owns.
         memory: ``[world]`` bytes of the weights that a rank owns.
-        dense_bytes: bytes of the gradients of data-parallel tables: the tensors that every rank gives to an all-reduce in each
-            step, whole tables whatever ids were looked up; not what an algorithm of all-reduce makes of it on the wire.
-        sync_bytes: ``[world]`` with 2D parallelism, bytes of the weights that a rank gives to the all-reduce between replicas,
-            each time: its shards; else zeros. TorchRec's ``sync()`` sends the states of their optimizer, too, unless it is told
-            not to; those are not counted.
-        counts: the batches that it is made for, if there are any.
+        dense_bytes: bytes of the gradients of data-parallel tables, which every rank gives to an all-reduce in each step. These
+            are whole tables, whatever ids were looked up. How many bytes an all-reduce makes of them is another question.
+        sync_bytes: ``[world]`` with 2D parallelism, bytes of the weights that a rank gives to each all-reduce between replicas:
+            its shards; else zeros. TorchRec's ``sync()`` also sends the optimizer's state unless it is told not to. That is not
+            counted.
+        counts: of the batches that the forecast is made for, if it is made for any.
     """
 
     job: Job
@@ -160,12 +161,12 @@ class Forecast:
         Raises:
             PlannerError: there are more than `MATRIX_RANKS` ranks.
         """
-        return pairs.matrix(self.job, self.counts, self.job.tables, directions)
+        return rank_pairs.matrix(self.job, self.counts, self.job.tables, directions)
 
     def table_matrix(self, name: str, directions: Iterable[Direction] = Direction, module: str | None = None) -> np.ndarray:
         """The same of one table; ``module`` as in `table`."""
         planned = self.table(name, module).planned
-        return pairs.matrix(self.job, self.counts, [planned], directions)
+        return rank_pairs.matrix(self.job, self.counts, [planned], directions)
 
     def traffic(self) -> Traffic:
         """What the counters of a run show (``measure_traffic(...).gather()``), flow by flow.
@@ -173,4 +174,4 @@ class Forecast:
         Raises:
             PlannerError: there are more than `MATRIX_RANKS` ranks, or the numbers are expected ones and not whole.
         """
-        return pairs.traffic(pairs.pairs_of(self.job, self.counts, self.job.tables, Direction))
+        return rank_pairs.traffic(rank_pairs.pairs_of(self.job, self.counts, self.job.tables, Direction))
