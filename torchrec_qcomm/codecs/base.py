@@ -61,11 +61,7 @@ class Codec(Protocol):
         """Encode ``values [..., dim]`` (FP32, FP16 or BF16, any strides) into ``uint8 [..., row_bytes(dim, values.dtype)]``.
 
         ``out``, if given, is written and returned; any strides, last dimension contiguous. ``noise`` is the random stream of a
-        stochastic codec; others ignore it.
-
-        Raises:
-            CodecError: the codec does not take the dtype, or needs ``noise``.
-            WireError: ``out`` has another shape or dtype.
+        stochastic codec. ``CodecError``: the dtype is refused, or ``noise`` is missing. ``WireError``: ``out`` does not fit.
         """
         ...
 
@@ -74,10 +70,7 @@ class Codec(Protocol):
     ) -> torch.Tensor:
         """Decode ``data`` (``uint8 [..., row_bytes(dim, dtype)]``, last dimension contiguous) into ``[..., dim]`` of ``dtype``.
 
-        ``out``, if given, is written and returned, and its dtype is the dtype; any strides, last dimension contiguous.
-
-        Raises:
-            WireError: ``data`` or ``out`` has the wrong shape or dtype.
+        ``out`` as for `encode`; its dtype is the dtype then. ``WireError``: a shape or dtype is wrong.
         """
         ...
 

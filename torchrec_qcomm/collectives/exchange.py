@@ -40,11 +40,9 @@ class Exchange:
     """One call's exchange: `start`, then `wait` once.
 
     Attributes:
-        group: the process group; splits are in its rank order.
         parts: at this rank, a layout for each all-to-all of the flight; together their blocks cover the values once.
         gradient_divisor: asked in backward for what the gradient of the lookup is divided by.
-        observers: told of every launch.
-        noise: the random stream of this exchange; each direction and part draws its own.
+        noise: the random stream; each direction and part draws its own.
         range_headers_of: for each direction, as `pack` takes it.
     """
 

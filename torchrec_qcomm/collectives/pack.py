@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 
 import torch
 
-from torchrec_qcomm.codecs import Codec, Noise
+from torchrec_qcomm.codecs import Noise
 from torchrec_qcomm.collectives import range_headers
 from torchrec_qcomm.collectives.range_headers import RangeHeadersOf
-from torchrec_qcomm.collectives.sums import add_layers
+from torchrec_qcomm.collectives.sums import add_layers, copy_twins
 from torchrec_qcomm.collectives.views import bytes_of, same_storage, vectors_of
 from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.wire import Block, Layer, Side
@@ -20,13 +21,8 @@ def pack(
 ) -> torch.Tensor:
     """Encode ``values`` (``side.shape`` of ``side.dtype``) into the buffer of ``side``: ``uint8 [side.nbytes]``.
 
-    The buffer is the storage of ``values`` itself where the wire format is the tensor's own.
-
-    Args:
-        values: the rows.
-        side: the layout.
-        noise: the random stream, which stochastic codecs need.
-        range_headers_of: asked once for the ranges in force, if a codec needs range headers.
+    It is the storage of ``values`` itself where the wire format is the tensor's own. Stochastic codecs need ``noise``;
+    ``range_headers_of`` is asked once if a codec needs range headers.
 
     Raises:
         WireError: ``values`` has another shape or dtype than the layout, or nobody tells the ranges.
@@ -39,17 +35,13 @@ def pack(
         return values.view(-1).view(torch.uint8)
     buffer = torch.empty(side.nbytes, dtype=torch.uint8, device=values.device)
     blocks = [block for layer in side.layers if layer.twin is None for block in layer.blocks]
-    for block in blocks:
-        if not block.range_headers:
-            _encode(_gathered(values, block), block, block.codec, bytes_of(buffer, block, side.dtype), noise)
+    plain = ((block, _gathered(values, block), block.codec) for block in blocks if not block.range_headers)
     ranged = [(block, _gathered(values, block)) for block in blocks if block.range_headers]
-    for (block, rows), headers in zip(ranged, range_headers.asked(ranged, range_headers_of), strict=True):
-        range_headers.write(buffer, block, headers)
-        _encode(rows, block, block.codec.within(headers), bytes_of(buffer, block, side.dtype), noise)
-    for layer in side.layers:
-        if layer.twin is not None:
-            first = side.layers[layer.twin]
-            buffer[layer.start :][: layer.nbytes].copy_(buffer[first.start :][: first.nbytes])
+    for block, rows, codec in chain(plain, range_headers.written(buffer, ranged, range_headers_of)):
+        # Each block draws its own part of the stream: the one from the place of its bytes on.
+        own = None if noise is None else noise.at(block.byte_offset << 32)
+        codec.encode(rows, out=bytes_of(buffer, block, side.dtype), noise=own)
+    copy_twins(buffer, side)
     return buffer
 
 
@@ -61,18 +53,11 @@ def _gathered(values: torch.Tensor, block: Block) -> torch.Tensor:
     return torch.stack([vectors_of(values, block, offset) for offset in block.offsets], dim=1)
 
 
-def _encode(rows: torch.Tensor, block: Block, codec: Codec, target: torch.Tensor, noise: Noise | None) -> None:
-    # Each block draws its own part of the stream: the one from the place of its bytes on.
-    codec.encode(rows, out=target, noise=None if noise is None else noise.at(block.byte_offset << 32))
-
-
 def unpack(buffer: torch.Tensor, side: Side, values: torch.Tensor | None = None) -> torch.Tensor:
     """Decode the buffer of ``side`` (``uint8 [side.nbytes]``) into ``side.shape`` of ``side.dtype``.
 
-    Args:
-        buffer: owned by the caller, since the result may be its storage.
-        side: the layout.
-        values: written where the blocks of ``side`` are, and returned; by default new, and then the blocks must cover all.
+    The result is ``values`` if given, written where the blocks are; else it is new or the storage of ``buffer``, and the blocks
+    must cover it.
     """
     if values is None and same_storage(side):
         return buffer.view(side.dtype).view(side.shape)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
 
+from torchrec_qcomm.codecs import Codec
 from torchrec_qcomm.errors import WireError, describe
 from torchrec_qcomm.wire import Block
 
@@ -17,23 +18,29 @@ RangeHeadersOf = Callable[[RangedBlocks], Sequence[torch.Tensor]]
 """Given all ranged blocks of a message, the range headers of each: ``uint8 [columns, codec.range_header_bytes]``."""
 
 
-def asked(blocks: RangedBlocks, range_headers_of: RangeHeadersOf | None) -> Sequence[torch.Tensor]:
-    """The range headers of ``blocks``.
+def written(
+    buffer: torch.Tensor, blocks: RangedBlocks, range_headers_of: RangeHeadersOf | None
+) -> Iterator[tuple[Block, torch.Tensor, Codec]]:
+    """Write the range headers of ``blocks`` to where the layout has them.
+
+    Yields:
+        Each block, its vectors, and its codec in the range that was written.
 
     Raises:
         WireError: there are such blocks, and nobody to ask.
     """
     if not blocks:
-        return ()
+        return
     if range_headers_of is None:
         spec = blocks[0][0].codec.spec
         wrong = f"codec {spec} needs the range of each table"
         raise WireError(describe("pack: range_headers_of", wrong, got=None, allowed="a function"))
-    return range_headers_of(blocks)
+    for (block, rows), headers in zip(blocks, range_headers_of(blocks), strict=True):
+        _write(buffer, block, headers)
+        yield block, rows, block.codec.within(headers)
 
 
-def write(buffer: torch.Tensor, block: Block, headers: torch.Tensor) -> None:
-    """Write the range headers of a block's columns to where the layout has them."""
+def _write(buffer: torch.Tensor, block: Block, headers: torch.Tensor) -> None:
     if (view := _evenly_spaced(buffer, block)) is not None and len(set(block.range_headers)) == len(block.range_headers):
         view.copy_(headers)
         return

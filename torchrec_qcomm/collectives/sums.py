@@ -1,4 +1,7 @@
-"""Adding up the layers of a side. Codes are never added: every layer is decoded, and summed in FP32 in the order of ranks."""
+"""Sides with several layers, for a reduce-scatter: equal bytes are encoded once, and layers are added up.
+
+Codes are never added: every layer is decoded, and summed in FP32 in the order of ranks.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,14 @@ import torch
 
 from torchrec_qcomm.collectives.views import vectors_of
 from torchrec_qcomm.wire import Layer, Side
+
+
+def copy_twins(buffer: torch.Tensor, side: Side) -> None:
+    """Copy the bytes of each layer that has an earlier twin from that."""
+    for layer in side.layers:
+        if layer.twin is not None:
+            first = side.layers[layer.twin]
+            buffer[layer.start :][: layer.nbytes].copy_(buffer[first.start :][: first.nbytes])
 
 
 def add_layers(side: Side, out: torch.Tensor, decode: Callable[[Layer, torch.Tensor], None], whole: bool) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, groupby
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 import torch
 
@@ -24,8 +24,6 @@ from torchrec_qcomm.codecs import Codec
 from torchrec_qcomm.wire.sizes import RangeHeaders, range_header_bytes, rows_bytes, table_cell
 from torchrec_qcomm.wire.terms import Block, Column, Layer, LinkT, Side
 from torchrec_qcomm.wire.traffic import Cell
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +50,14 @@ class WireRow:
         def moved(block: Block) -> Block:
             offsets = tuple(value + offset for offset in block.offsets)
             headers = tuple(share + offset for offset in block.range_headers)
-            byte_offset = byte + block.byte_offset
-            return replace(block, rows=rows, offsets=offsets, stride=stride, byte_offset=byte_offset, range_headers=headers)
+            at = byte + block.byte_offset
+            return replace(block, rows=rows, offsets=offsets, stride=stride, byte_offset=at, range_headers=headers)
 
         return [moved(block) for block in self.row] if rows else []
 
 
 class _Batch(NamedTuple):
-    """A batch in a lookup: its samples, the first row of its values, and where its bytes and the range headers before start."""
+    """Samples in a lookup: the first row of their values, and where their bytes and the range headers before start."""
 
     wire_row: WireRow
     rows: int
@@ -75,7 +73,6 @@ class PooledLayout(Generic[LinkT]):
         columns: for each owner rank, the columns of its lookup, in order.
         codec_of: the codec of a table on a link.
         link_of: the link between an owner and a sample rank (ranks of the group); anything hashable.
-        dtype: of the values; decides the bytes of the ``none`` codec.
         takers: for each batch in a lookup, the rank of the group that takes it; by default each rank its own. In the first of
             two hops a rank takes several batches: they follow each other on the wire, wherever they are in the lookup.
     """
@@ -119,9 +116,9 @@ class PooledLayout(Generic[LinkT]):
             byte += rows_bytes(codec, dim, len(offsets), self.dtype)
         return WireRow(tuple(row), values, nbytes, cells, headers)
 
-    def dealt(self, batches: Sequence[T]) -> list[list[T]]:
+    def dealt(self, batches: Sequence[Any]) -> list[list[Any]]:
         """A lookup's batches, by the rank that takes them, in order."""
-        by_taker: list[list[T]] = [[] for _ in self.columns]
+        by_taker: list[list[Any]] = [[] for _ in self.columns]
         for taker, batch in zip(self.takers, batches, strict=True):
             by_taker[taker].append(batch)
         return by_taker

@@ -68,7 +68,6 @@ class Side:
     """One end of an exchange at one rank: a tensor of values, and the buffer of bytes that stands for it.
 
     Attributes:
-        shape, dtype: of the values.
         layers: mostly one. With several, decoding adds them up, and encoding writes the same values into each.
         splits: bytes exchanged with each rank of the group, in rank order.
         cells: for each rank of the group, how much of each table; the wire bytes of a rank's cells add up to its split.

@@ -16,12 +16,7 @@ from torchrec_qcomm.sharding.precision import TableCodecs
 
 
 class Hop:
-    """One byte all-to-all between the ranks of a group, each table in its own codecs.
-
-    Attributes:
-        settings: what it is made of.
-        me: this rank, as a rank of the group.
-    """
+    """One byte all-to-all between the ranks of a group, each table in its own codecs; ``me`` is this rank of the group."""
 
     def __init__(self, settings: HopSettings) -> None:
         self.settings, self.me = settings, settings.group.rank()
@@ -46,9 +41,7 @@ class Hop:
         """Start the exchange of a lookup that is shaped as in ``layout``, which also holds for its backward."""
         settings, state = self.settings, self.settings.collection.state
         # Backward keeps or leaves the ranges as its forward did: in training or in evaluation.
-        ranges = {
-            direction: partial(each.range_headers, training=state.training) for direction, each in self.layouts().ranges.items()
-        }
+        ranges = {to: partial(each.range_headers, training=state.training) for to, each in self.layouts().ranges.items()}
         noise = state.noise(self._rank, self._name)
         exchange = Exchange(settings.group, [layout], self._divisor, settings.collection.observers, noise, ranges)
         # A rank without tables looks up FP32 whatever the others do; TorchRec's own exchange is killed by that.

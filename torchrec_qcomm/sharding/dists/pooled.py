@@ -17,9 +17,7 @@ from torchrec_qcomm.sharding.dists.hop import Hop
 class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch.Tensor, torch.Tensor]):
     """Moves pooled lookups to the samples' ranks, and their gradients back, each table in its own codecs.
 
-    Args:
-        hop: between which ranks.
-        callbacks: applied to the result in order, as TorchRec's own dist does.
+    As in TorchRec's own dist, ``callbacks`` are applied to the result, in order.
     """
 
     def __init__(self, hop: Hop, callbacks: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()) -> None:
@@ -39,16 +37,15 @@ class QCommPooledEmbeddingDist(BaseEmbeddingDist[EmbeddingShardingContext, torch
         if self._hop.settings.group.size() == 1:
             awaitable = PooledEmbeddingsAwaitable(NoWait(local_embs))
         else:
-            layout = variable_layout(self._hop, sharding_ctx) if by_feature else self._layout(local_embs, sharding_ctx)
+            batches = len(self._hop.layouts().forward.takers)
+            sizes = () if by_feature else batch_sizes(local_embs, batches, sharding_ctx)
+            layout = variable_layout(self._hop, sharding_ctx) if by_feature else self.layout(sizes)
             # A rank without tables looks up a flat empty tensor.
             lookup = local_embs if local_embs.numel() else local_embs.view(layout.lookup_out.shape)
             awaitable = PooledEmbeddingsAwaitable(self._hop.start(lookup, layout))
         # Of variable batches TorchRec's collection restores the order of columns itself.
         awaitable.callbacks.extend(() if by_feature else self._callbacks)
         return awaitable
-
-    def _layout(self, lookup: torch.Tensor, context: EmbeddingShardingContext | None) -> ExchangeLayout:
-        return self.layout(batch_sizes(lookup, len(self._hop.layouts().forward.takers), context))
 
     def layout(self, sizes: tuple[int, ...]) -> ExchangeLayout:
         """What this rank sends and receives when the batches of a lookup have ``sizes`` samples."""
