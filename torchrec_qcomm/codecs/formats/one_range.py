@@ -174,7 +174,7 @@ class InRange(RowCodec):
         return self._step * (-self._zero - half), self._step * (self._codec.levels - self._zero + half)
 
     def _parts(self, source: torch.Tensor, target: torch.Tensor, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Cut only the first dimension, since ranges may differ along the others."""
+        """Cut in the first dimension alone, since ranges may go with the others."""
         if source.numel() == 0:
             return
         if source.dim() == 1:
