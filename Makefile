@@ -9,13 +9,13 @@ READY  := $(VENV)/.ready
 TORCH    := torch==2.13.0
 FBGEMM   := fbgemm-gpu-cpu==1.8.0
 TORCHREC := torchrec==1.8.0
-# What torchrec needs, less fbgemm-gpu: the CUDA build, whose files collide with the CPU build's.
+# What torchrec needs, without fbgemm-gpu: that is the CUDA build, whose files collide with those of the CPU build.
 TORCHREC_NEEDS := tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath
 
-# What `make versions` tests with, too: the oldest TorchRec that pyproject.toml allows, and the newest 1.9 there is.
+# The versions that `make versions` tests: the oldest TorchRec that pyproject.toml allows, and the newest 1.9 there is.
 OTHERS := 1.7.0 1.9
 
-# One thread a rank: the machine's cores are the ranks'.
+# One thread a rank: each rank has a core.
 RUN2 := OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2
 NETLAB = $(BIN)/python examples/netlab.py --hosts 2 --rate 1gbit
 
@@ -38,11 +38,11 @@ format: $(READY)         ## let ruff rewrite what it can
 
 versions: $(OTHERS:%=versions-%)  ## all tests, or ARGS="tests/sharding", with other versions of torchrec, over .venv's torch and fbgemm
 
-# First on the path of pytest, and so of the ranks and scripts that the tests start. That it was taken is checked in tests/.
+# The other version comes first on the path of pytest, and so of the ranks and scripts that tests start. tests/ checks its use.
 $(OTHERS:%=versions-%): versions-%: build/torchrec-%/.ready
 	TORCHREC_VERSION=$* PYTHONPATH=$(CURDIR)/$(<D)$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/pytest -v $(ARGS)
 
-# Python parts only. Kept between runs; `make clean` removes them, and so lets a newer 1.9 in.
+# Only the Python parts. They are kept between runs. `make clean` removes them, so that the next run takes a newer 1.9.
 build/torchrec-%/.ready: | $(READY)
 	rm -rf $(@D)
 	$(BIN)/pip install --quiet --no-deps --target $(@D) "torchrec==$*.*"
@@ -51,7 +51,7 @@ build/torchrec-%/.ready: | $(READY)
 convergence: $(READY)    ## does the quantized run converge like the FP32 one? Writes docs/convergence.md
 	$(RUN2) tests/convergence/run.py --write docs/convergence.md
 
-coverage: $(READY)       ## what is exchanged and how exactly, cell by cell, beside TorchRec's own? Writes docs/coverage.md
+coverage: $(READY)       ## what is exchanged, and with what error, cell by cell, beside TorchRec's own? Writes docs/coverage.md
 	OMP_NUM_THREADS=1 $(BIN)/python tests/coverage/run.py --write docs/coverage.md
 
 fuzz: $(READY)           ## hypothesis against every codec, with more examples than make test
@@ -70,11 +70,11 @@ bench: $(READY)          ## time forecasts, and the exchange without a rate limi
 	$(NETLAB) --ranks-per-host 2 -- $(BIN)/python examples/bench_exchange.py --sharding row_wise --batch 256
 	$(NETLAB) --ranks-per-host 2 -- $(BIN)/python examples/bench_exchange.py --sharding table_row_wise --batch 256
 
-clean:                   ## remove everything that the other targets made, .venv too
+clean:                   ## remove .venv, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# torch first, so that nothing else picks its build; torchrec last and without its dependencies.
+# torch comes first, so that nothing else chooses its build; torchrec comes last, without its dependencies.
 $(READY): pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet $(TORCH)
@@ -84,7 +84,7 @@ $(READY): pyproject.toml Makefile
 	$(BIN)/pip install --quiet --no-deps --editable .
 	touch $(READY)
 
-# pyproject.toml is the one list of what is needed; torch, torchrec and fbgemm are pinned above.
+# Only pyproject.toml lists what is needed; torch, torchrec and fbgemm are pinned above.
 define REQUIREMENTS
 import tomllib
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]

@@ -4,17 +4,17 @@
     torchrun --standalone --nproc_per_node 2 examples/bench_exchange.py                       # no rate limit
     python examples/netlab.py --hosts 2 --rate 1gbit -- python examples/bench_exchange.py     # two hosts, 1 Gbit links (root)
 
-An exchange is from the call of the output dist to the end of its `wait`, plus the same in backward; lookups are left out.
-With `--sharding row_wise` and `table_row_wise`, hosts are those of LOCAL_WORLD_SIZE ranks.
+An exchange lasts from the call of the output dist to the end of its `wait`, plus the same in backward; lookups are left out.
+With `--sharding row_wise` and `table_row_wise`, a host is LOCAL_WORLD_SIZE ranks.
 
-Every round runs every arm once, so that the machine's moods hit all of them; a round's time is the slowest rank's. Beside
-each of the plugin's arms of one hop stand its parts timed alone: encoding, a bare all-to-all of the same bytes, decoding.
+Every round runs every arm once, so that slow moments of the machine hit all of them. The time of a round is that of the slowest
+rank. For the plugin's arms of one hop, the parts are timed alone too: encoding, a bare all-to-all of the same bytes, decoding.
 
-Freed memory is kept by the process, as production allocators and CUDA's do. Under glibc's defaults, large buffers go back to
-the kernel, and the page faults of getting them again outweigh the exchange and hit arms at random.
+The process keeps freed memory, as production allocators and CUDA's do. With glibc's defaults, large buffers go back to the
+kernel. The page faults of getting them again take longer than the exchange, and hit arms at random.
 
-`--exchange-only N --arms int8` instead runs N forward and backward exchanges and prints the bytes that were counted, to be
-held against the links' own counters.
+`--exchange-only N --arms int8` only runs N forward and backward exchanges and prints the bytes that were counted, to be
+compared with the counters of the links.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _SWEEP = torch.zeros(1 << 25)  # larger than the caches
 
 
 def keep_memory() -> bool:
-    """Tell glibc to keep what is freed; False where there is no glibc to tell."""
+    """Tell glibc to keep what is freed; False if there is no glibc."""
     never_trim, never_mmap = (-1, 2**31 - 1), (-4, 0)  # M_TRIM_THRESHOLD, M_MMAP_MAX in malloc.h
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all(mallopt(option, value) for option, value in (never_trim, never_mmap))
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of ``work`` at this rank, all ranks starting together with nothing of it in their caches."""
+    """Seconds that ``work`` takes at this rank. All ranks start together, with cold caches."""
     _SWEEP.add_(1)
     dist.barrier()
     start = perf_counter()
@@ -199,7 +199,7 @@ def main() -> None:
     kept = keep_memory()
     dist.init_process_group("gloo")
     run(args, kept)
-    gc.collect()  # modules that are still about would keep the group alive, and gloo may abort a process whose group does
+    gc.collect()  # modules that still exist would keep the group alive, and then gloo may abort the process at its exit
     dist.destroy_process_group()
 
 

@@ -4,9 +4,9 @@
     python examples/bench_planner.py                          # 2,000 tables on 64 to 4,096 ranks
     python examples/bench_planner.py --ranks 96 1024 --tables 500
 
-Each size is worked out in a process of its own, since the peak of memory is that of a process; beside it stands what the
-process had before, with all imports done. "analysis" makes forecasts of its own, of the same job and of what advice tries.
-Making plans, which TorchRec does, is not part of it: the plans are made up.
+Each size runs in a process of its own, since the peak of memory is measured for a process. "before" is what the process had
+after all imports. "analysis" makes forecasts of its own: of the same job, and of the changes that advice tries. The plans are
+made up, so the time in which TorchRec makes plans is not part of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torchrec_qcomm.report.text.page import report_text
 
 Made = Mapping[str, Any]
 SPEEDS = dict.fromkeys(("fp8_e4m3", "fp8_e5m2", "int4", "bf16"), (100.0, 100.0))
-"""Of the made-up policy's codecs, and of those that advice tries; any will do, so that everything is worked out."""
+"""For the codecs of the made-up policy and those that advice tries. Any speeds do: with them every figure is worked out."""
 
 STEPS: tuple[tuple[str, Callable[[Made], Any]], ...] = (
     ("forecast", lambda made: predict(made["job"])),
@@ -38,7 +38,7 @@ STEPS: tuple[tuple[str, Callable[[Made], Any]], ...] = (
     ("text", lambda made: report_text(made["analysis"])),
     ("JSON", lambda made: report_json(made["analysis"])),
 )
-"""What is timed, in order: each gets the job, and by their names what the steps before it made."""
+"""What is timed, in order. Each step gets the job, and the results of the steps before it by their names."""
 
 
 def peak_mb() -> float:

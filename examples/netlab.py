@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Run a torch.distributed job on several emulated hosts of this one machine.
 
-Every host is a network namespace with its own address, joined to a switch by a
-link of limited rate, so what crosses hosts costs what it would cost on a real
-network of that rate. Ranks of one host talk over that host's loopback, unlimited.
+Every host is a network namespace with its own address. A link of limited rate
+joins it to a switch, so bytes that cross hosts take as long as on a real network
+of that rate. Ranks of one host talk over that host's loopback, unlimited.
 
     python examples/netlab.py --hosts 2 --ranks-per-host 1 --rate 1gbit -- python train.py ...
 
@@ -33,7 +33,7 @@ IFACE = "eth0"
 
 
 class LabError(Exception):
-    """A host or a link that cannot be made, or cannot be asked."""
+    """A host or a link cannot be made, or does not answer."""
 
 
 def sh(*args: str) -> str:
@@ -66,7 +66,7 @@ class Lab:
                     sh("ip", "-n", host, "link", "set", link, "up")
                 sh("ip", "-n", self.switch, "link", "set", port, "master", "br0")
                 sh("ip", "-n", self.switch, "link", "set", port, "up")
-                if self.rate:  # both directions: the host's way out, and the switch's way to it
+                if self.rate:  # both directions: from the host, and from the switch to it
                     for ns, dev in ((host, IFACE), (self.switch, port)):
                         sh(
                             "ip",

@@ -1,4 +1,4 @@
-"""A training script that knows nothing of this plugin: TorchRec's own sharders, planner and pipeline, on random clicks.
+"""A training script that does not know this plugin: TorchRec's own sharders, planner and pipeline, on random clicks.
 
     torchrun --standalone --nproc_per_node 2 examples/one_line_swap.py
 
@@ -78,7 +78,7 @@ def main() -> None:
     losses = train(torch.device("cuda", dist.get_rank()) if cuda else torch.device("cpu"))
     if dist.get_rank() == 0:
         print(f"loss {losses[0]:.6f} at the start, {sum(losses[-10:]) / 10:.6f} at the end")
-    gc.collect()  # modules that are still about would keep the group alive, and gloo may abort a process whose group does
+    gc.collect()  # modules that still exist would keep the group alive, and then gloo may abort the process at its exit
     dist.destroy_process_group()
 
 

@@ -10,9 +10,10 @@ throughput on two nodes over that on one was 1.13, after FP8 communication 1.57,
 nodes 1.21 and in the end 3.9, on eight 7.5; 2D parallelism took the all-to-all from 78 to 13 ms; the largest collective was cut
 by more than 75 % by FP8.
 
-ONE free parameter, the time of a step that is not exchange, is fitted on the first figure. All else that the forecast needs and
-that is not public is an assumption with a range. What is printed is the interval over all corners of these ranges, each corner
-with a fit of its own. An interval that misses is printed as a miss; one that is wide says little when it does not.
+ONE free parameter is fitted on the first figure: the time of a step that is not exchange. All else that the forecast needs and
+that is not public is an assumption with a range. The script takes every corner of these ranges, fits the parameter for it, and
+prints the interval of all corners. If an interval does not contain the published figure, that is printed as a miss. If it does
+but is wide, it says little.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ GPUS = 8
 FITTED = 1.13
 MEASURED_MS = 78.0
 TABLES = 64
-"""Dealt out evenly to up to 8 nodes; any other such number does as well as 64."""
+"""Spread evenly over up to 8 nodes; any other number that can be spread so does as well."""
 
 BATCH = 1024
-"""Of a rank; any number does, since times of the exchange are scaled to the 78 ms."""
+"""Samples of a rank. Any number does, since times of the exchange are scaled to the 78 ms."""
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """A number that is not public. ``low`` and ``high`` are the ends of what it is taken to be."""
+    """A number that is not public; it is assumed to lie between ``low`` and ``high``."""
 
     name: str
     low: float
@@ -72,10 +73,10 @@ ASSUMPTIONS = (
 )
 
 CODEC_OF_BYTES = {1.0: "fp8_e4m3", 8.0: "int8"}
-"""Codecs with the bytes a row of each FP8 layout."""
+"""For each FP8 layout, a codec with as many bytes a row."""
 
 ONLY = {ROW: tuple(CODEC_OF_BYTES), AT_FP8: (0.0, 1.0), ONE_FP8: (0.0, 1.0)}
-"""What some assumptions can be."""
+"""The only values that some assumptions can have."""
 
 FIXED = (
     "vectors are FP32 before FP8 (a cut of more than 75 % cannot be one from 16 bits)",
@@ -88,7 +89,7 @@ FIXED = (
 
 @dataclass(frozen=True)
 class Figure:
-    """One published figure; ``published_above``: it is told as a lower bound."""
+    """One published figure; ``published_above``: it was published as a lower bound."""
 
     name: str
     published: float
@@ -115,11 +116,11 @@ class Exchange:
     """A step's exchange: times in ms, and bytes that leave ranks.
 
     Attributes:
-        vectors: moving them, forward and backward.
-        coding: at 1 GB/s.
-        ids: moving them.
-        sync: of 1 GB a GPU between replicas, once.
-        nbytes: of vectors.
+        vectors: time of moving them, forward and backward.
+        coding: time of encoding and decoding at 1 GB/s.
+        ids: time of moving them.
+        sync: time of syncing 1 GB a GPU between replicas, once.
+        nbytes: bytes of the vectors.
     """
 
     vectors: float
@@ -158,7 +159,7 @@ def _table(index: int, rows: int, dim: int, rank: int, ids: float) -> PlannedTab
 
 
 def figures(corner: Corner) -> tuple[float, ...] | None:
-    """All figures of one corner, and at last the fitted parameter; ``None`` if no time above zero fits the first figure."""
+    """All figures of one corner, then the fitted parameter; ``None`` if no time above zero fits the first figure."""
     links = corner[INTRA], corner[INTER] * corner[REACHED]
     codec = CODEC_OF_BYTES[corner[ROW]]
 
@@ -195,7 +196,7 @@ def figures(corner: Corner) -> tuple[float, ...] | None:
 
 
 def corners(assumptions: Sequence[Assumption]) -> Iterator[Corner]:
-    """Every way to take each assumption at one of its ends; rates of links together, being those of one kind of machine."""
+    """Every way to take each assumption at one of its ends. The rates of links go together: both are of one kind of machine."""
     free = [each for each in assumptions if each.name not in (INTRA, INTER)]
     rates = [each for each in assumptions if each.name in (INTRA, INTER)]
     for machine in ("low", "high"):

@@ -2,11 +2,11 @@
 
     QCommError
     ├── CodecError           a codec or one of its parameters does not exist, or does not fit the values given to it
-    ├── PolicyError          a rule, or a rule and the tables it meets, make no sense
+    ├── PolicyError          a rule makes no sense, alone or with the tables that it meets
     ├── ConfigError          a YAML file is wrong; names file, key path, value and what is allowed
-    ├── ShardingError        a sharding that cannot be exchanged, or a sharder set up in a way that would be silently wrong
-    ├── PlannerError         a plan or machines that a forecast cannot be made of, or what was exported is not what is read
-    ├── WireError            bytes of the wrong shape or size: a message that cannot be laid out or read
+    ├── ShardingError        a sharding cannot be exchanged, or the settings of a sharder would give wrong results silently
+    ├── PlannerError         no forecast can be made of a plan or of machines, or a file is not what was exported
+    ├── WireError            bytes have the wrong shape or size, so a message cannot be laid out or read
     └── DisagreementError    ranks do not share one policy, plan or code version; raised at start-up
 
 Messages read ``<where>: <what is wrong>; got <x>; allowed: <sorted list>. <what to do next>``.
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 
 class QCommError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """The base class of all errors that this package raises on purpose."""
 
 
 class CodecError(QCommError, ValueError):
@@ -35,7 +35,7 @@ class ConfigError(QCommError, ValueError):
 
 
 class ShardingError(QCommError, ValueError):
-    """A table, sharding type or sharder setting that cannot be exchanged as asked."""
+    """A table, sharding type or setting of a sharder cannot be exchanged as asked."""
 
 
 class WireError(QCommError, ValueError):
@@ -43,7 +43,7 @@ class WireError(QCommError, ValueError):
 
 
 class PlannerError(QCommError, ValueError):
-    """A plan, or machines, that nothing can be forecast of."""
+    """No forecast can be made of a plan or of the machines."""
 
 
 class DisagreementError(QCommError, RuntimeError):
@@ -62,12 +62,12 @@ def describe(
     allowed: Iterable[object] | str = (),
     todo: str = "",
 ) -> str:
-    """Word an error the way the whole package does.
+    """The text of an error, worded as in the whole package.
 
     Args:
         where: the place: a file and key path, a table, a function's argument.
         wrong: what is wrong there, in a few words.
-        got: the offending value. A string close to an allowed one adds "did you mean".
+        got: the offending value. If it is close to an allowed one, the text adds "did you mean".
         allowed: the allowed values (sorted here), or a sentence when they cannot be listed.
         todo: what the reader can do next.
 

@@ -1,1 +1,1 @@
-"""What the benchmark of the exchange times: one module a concern."""
+"""What the benchmark of the exchange times: one module for each concern."""

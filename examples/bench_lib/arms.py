@@ -66,7 +66,7 @@ DEFAULT = {
     ],
     "table_row_wise": ["torchrec fp32", "torchrec fp16", "none", "fp16", "int8", "bf16+int8", "bf16+int4"],
 }
-"""The arms of a sharding. TorchRec's INT8 raises in a reduce-scatter, which is where it is left out."""
+"""The arms of each sharding. TorchRec's INT8 fails in a reduce-scatter, so it is left out there."""
 
 
 def wrong_arm(sharding: str, arms: list[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Sharded jobs of any size, made up: as many tables of as many kinds as wanted, placed on as many ranks."""
+"""Made-up sharded jobs: any number of tables of all kinds, placed on any number of ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIX = {
     "data_parallel": 0.05,
     "row_wise sequences": 0.05,
 }
-"""How often each kind of sharding comes. Row-wise tables have a shard on every rank."""
+"""The share of tables of each kind of sharding. Row-wise tables have a shard on every rank."""
 
 POLICY = Policy("fp8_e4m3", "fp8_e5m2", rules=(Rule(tables="t_*7", forward="int4"), Rule(link="intra_host", forward="bf16")))
 

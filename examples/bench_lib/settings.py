@@ -1,4 +1,4 @@
-"""The shardings that are timed: what a rank looks up, and TorchRec's output dist and the plugin's for it."""
+"""The shardings that are timed: what a rank looks up, TorchRec's output dist for it, and the plugin's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 class Setting:
-    """Whole tables dealt out to ranks: this rank's lookup, and the gradient of its samples' values."""
+    """Whole tables spread over ranks: this rank's lookup, and the gradient of its samples' values."""
 
     def __init__(self, tables: int, dim: int, batch: int) -> None:
         self.group = dist.group.WORLD

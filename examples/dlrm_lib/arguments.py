@@ -1,4 +1,4 @@
-"""Types for ``argparse``: what the command lines of the examples take, and how they refuse the rest."""
+"""Types for ``argparse``: what the command lines of the examples accept, and how they refuse anything else."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def positive(text: str) -> float:
 
 
 def output_file(text: str) -> str:
-    """A file that can be written: found out before the work, not after it.
+    """A file that can be written. This is checked before the work, not after it.
 
-    Rank 0 alone looks, as it alone writes: another host need not have the folder.
+    Only rank 0 checks, since only rank 0 writes: another host need not have the folder.
     """
     if os.environ.get("RANK", "0") != "0":
         return text

@@ -1,4 +1,4 @@
-"""What goes wrong because of the user's input, and is told to the user without a traceback."""
+"""Errors in the user's input, which the user is told without a traceback."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ class Quality:
 
     Attributes:
         auc: area under the ROC curve; None if all labels are equal.
-        normalized_entropy: log loss over the entropy of the base rate (He et al. 2014, section 3), so 1.0 is what the
-            base rate alone would score; None if all labels are equal.
+        normalized_entropy: log loss over the entropy of the base rate (He et al. 2014, section 3); None if all labels are
+            equal. Predicting the base rate alone scores 1.0.
         base_rate: share of positive labels among them.
         samples: their number.
     """

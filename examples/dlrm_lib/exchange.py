@@ -1,4 +1,4 @@
-"""What the policy means for this run: which codec each table gets, and which tables are not exchanged at all."""
+"""What the policy does in this run: which codec each table gets, and which tables are not exchanged at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TableView:
     Attributes:
         table: name and sizes.
         sharding: the sharding type of the plan.
-        ranks: that own a part of it.
+        ranks: the ranks that own a part of it.
         codecs: ``{direction: {link: codec}}``, as text.
         quantizes: whether a rule or the default gives it a codec that quantizes.
     """
@@ -75,7 +75,7 @@ def without_exchange(views: Iterable[TableView], world_size: int, traffic: qc.Tr
     Args:
         views: of all tables.
         world_size: number of ranks.
-        traffic: what was counted; a table of which nothing was is found too, whatever the plan says.
+        traffic: what was counted. A table of which no byte was counted is found too, whatever the plan says.
     """
     moved = {table for (table, _), cell in traffic.by_table().items() if cell.wire_bytes} if traffic is not None else None
     found = {}

@@ -1,4 +1,4 @@
-"""TorchRec's DLRM for a data set, with weights that depend on the seed alone: not on ranks, sharding or codec."""
+"""TorchRec's DLRM for a data set, with weights that depend only on the seed, and not on ranks, sharding or codec."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def train_embeddings_in_backward(model: nn.Module, how: Optimizers) -> None:
 
 
 def dense_optimizer(model: DistributedModelParallel, how: Optimizers) -> torch.optim.Optimizer:
-    """The optimizer of all that has none in its backward: the MLPs, and tables that are data-parallel."""
+    """The optimizer of all parameters without one in backward: those of the MLPs and of data-parallel tables."""
     optimizer = torch.optim.Adam if how.name == "adagrad" else torch.optim.SGD
     rest = dict(in_backward_optimizer_filter(model.named_parameters()))
     return KeyedOptimizerWrapper(rest, lambda params: optimizer(params, lr=how.dense_lr))
@@ -77,8 +77,8 @@ def dense_optimizer(model: DistributedModelParallel, how: Optimizers) -> torch.o
 def set_initial_weights(model: DistributedModelParallel, tables: Sequence[TableSpec], seed: int) -> None:
     """Fill the tables with ``U(-1/sqrt(rows), 1/sqrt(rows))``.
 
-    TorchRec lets each rank draw the shards it owns, so the weights of a table would depend on the plan. Here the whole
-    table is drawn from a stream of its own, and a rank keeps the part that it owns.
+    TorchRec lets each rank draw the shards it owns, so the weights of a table would depend on the plan. Here every rank draws
+    the whole table from a stream of its own, and keeps the part that it owns.
     """
     state = {key.split(".")[-2]: value for key, value in model.state_dict().items() if ".embedding_bags." in key}
     for table in tables:

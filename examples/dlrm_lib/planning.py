@@ -1,4 +1,4 @@
-"""Where each table goes: TorchRec's planner, asked in a way that ends well if it finds no plan."""
+"""Where each table goes: TorchRec's planner, called so that all ranks end with an error if it finds no plan."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def collective_plan(
             answer = [planner.plan(model, list(sharders))]
         except PlannerError as error:
             answer = [ExampleError(f"{source}: TorchRec's planner: {error}")]
-        except RuntimeError as error:  # nothing to choose from; it then speaks of logs, which `quiet` keeps off the screen
+        except RuntimeError as error:  # nothing to choose from; its text refers to logs, which `quiet` hides
             said = str(error).partition(" To debug, search above")[0]
             answer = [bad(f"{source}: sharding", "TorchRec cannot plan this", got=said, todo=TODO)]
     dist.broadcast_object_list(answer, group=ranks.group)

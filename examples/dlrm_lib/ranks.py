@@ -1,4 +1,4 @@
-"""The process group of a run: gloo on CPU, NCCL where there are CUDA devices."""
+"""The process group of a run: gloo on CPU, NCCL if there are CUDA devices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ranks:
             print(*text, flush=True)
 
     def gather(self, value: object) -> list[object]:
-        """What every rank has, in the order of ranks, on every rank."""
+        """The values of all ranks, in the order of ranks; every rank gets them."""
         values: list[object] = [None] * self.world_size
         dist.all_gather_object(values, value, group=self.group)
         return values
@@ -63,13 +63,13 @@ def start_ranks() -> Iterator[Ranks]:
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size(), device, dist.group.WORLD)
     finally:
-        # Modules that are still about would keep the group alive, and gloo may abort a process whose group outlives Python.
+        # Modules that still exist would keep the group alive, and then gloo may abort the process at its exit.
         gc.collect()
         dist.destroy_process_group()
 
 
 def quiet() -> None:
-    """Keep notes of TorchRec and PyTorch about their own plans off the screen; nothing that a user of an example can act on."""
+    """Hide messages of TorchRec and PyTorch about their own plans: a user of an example can do nothing about them."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     for chatty in ("torchrec", "torch.fx._symbolic_trace"):
         logging.getLogger(chatty).setLevel(logging.ERROR)

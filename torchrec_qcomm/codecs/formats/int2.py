@@ -15,11 +15,11 @@ from torchrec_qcomm.codecs.parts.packing import pack, packed_bytes, unpack
 from torchrec_qcomm.codecs.parts.rounding import Rounded, to_integers
 from torchrec_qcomm.codecs.parts.row_values import bound_inputs, finish_bound, spoil
 
-_STEP = 255 / 256  # between levels: few bits, so that steps are exact for scales of 16 bits
-_ROUND = 2.0**23  # added to 0..3 it leaves the rounded integer in the lowest bits
-_TOLERANCE = 2.0**-20  # in steps: the roundings of (x / step + 1.5)
+_STEP = 255 / 256  # between levels; few bits, so that steps are exact for scales of 16 bits
+_ROUND = 2.0**23  # added to 0..3, it leaves the rounded integer in the lowest bits
+_TOLERANCE = 2.0**-20  # in steps; covers the roundings of (x / step + 1.5)
 _FACTOR = {"fp32": 1.0, "bf16": 1.0, "fp16": 1.0, "e8m0": 2.0**-0.5}
-"""Of the root mean square before it is rounded up; powers of two would be 1.4 times too large on average."""
+"""Multiplied with the root mean square before it is rounded up: powers of two would be 1.4 times too large on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,19 @@ class Int2(Rounded):
     Bytes of a row (ceil(D / 4) + 2; + 4 with an FP32, + 1 with an E8M0 scale): ``codes 0 to 3 | codes 4 to 7 | ... | scale``,
     little-endian. The first column is in the two lowest bits; bits beyond the last column are 0.
 
-    Bound: ``step / 2`` within the levels, ``|x| - 1.5 step`` beyond, and the larger of the two anywhere. Stochastic: ``step``
-    within. The scale is between ``2**-126`` and ``2**127``: the error of rows with a smaller RMS is absolute, ``2**-126``.
+    Bound: ``step / 2`` within the levels, ``|x| - 1.5 step`` beyond them; in general the larger of the two. Stochastic:
+    ``step`` within. The scale is between ``2**-126`` and ``2**127``: the error of rows with a smaller RMS is absolute,
+    ``2**-126``.
 
     Bias: values beyond the outer levels saturate, 14 % of a normal row. **Stochastic int2 is unbiased only inside +-1.494 RMS**
     (but for FP32 roundings). Variance, stochastic: ``step**2 f (1 - f)`` with ``f`` the fraction of ``x / step + 1.5``; at most
     ``step**2 / 4``.
 
     Relative L2 error of normal rows: 0.343, stochastic 0.435 (with an E8M0 scale 0.365 and 0.461). The levels are the best even
-    ones for a normal; four levels from minimum to maximum have 0.50. Good for rows like that. Bad for rows of one magnitude,
-    constant ones too, which lies halfway between two levels: 0.50; and for sparse ones, since no level is 0: a zero in a row
-    that is not all zeros comes back as half a step. A row with a NaN or Inf decodes to NaN in every column (the scale is NaN).
+    ones for a normal distribution; four levels from minimum to maximum have 0.50. Good for rows like that. Bad for rows of one
+    magnitude, constant ones too: the magnitude lies halfway between two levels, and the error is 0.50. Bad for sparse rows too,
+    since no level is 0: a zero comes back as half a step, unless its whole row is zeros. A row with a NaN or Inf decodes to NaN
+    in every column (the scale is NaN).
 
     Args:
         rounding: ``nearest`` or ``stochastic``.
@@ -57,7 +59,7 @@ class Int2(Rounded):
     name: ClassVar[str] = "int2"
 
     def __post_init__(self) -> None:
-        Rounded.__post_init__(self)  # a slotted dataclass is a new class, which plain `super()` does not know
+        Rounded.__post_init__(self)  # not `super()`: a slotted dataclass is a new class, which it does not know
         scales.check_format(self.name, self.scale)
 
     def row_bytes(self, dim: int, dtype: torch.dtype = torch.float32) -> int:
@@ -71,7 +73,7 @@ class Int2(Rounded):
         amax = y.amax(dim=-1, keepdim=True)
         power = amax.view(torch.int32).bitwise_and(0x7F800000).view(torch.float32).clamp_(2.0**-126, 2.0**126)
         torch.mul(x, power.reciprocal(), out=y)
-        # Summed in FP64 so that the order of the sum, which differs between devices, does not reach the scale.
+        # Summed in FP64, so that the order of the sum, which differs between devices, does not change the scale.
         square = scratch.take("wide", shape, torch.float64).copy_(y).square_()
         rms = square.mean(dim=-1, keepdim=True).mul_(_FACTOR[self.scale] ** 2).sqrt_().float().mul_(power)
         return y, power, spoil(scales.rounded(rms, self.scale), amax)
@@ -81,7 +83,7 @@ class Int2(Rounded):
         levels, power, scale = self._measure(x, scratch)
         scales.write(scale, self.scale, rows[..., width:], scratch)
 
-        # Of an all-zero row the inverse does not matter, as long as it is finite.
+        # For a row of zeros the inverse does not matter, as long as it is finite.
         inverse = scale.mul(_STEP).div_(power).clamp_(min=2.0**-100).reciprocal_()
         levels.mul_(inverse).add_(1.5).clamp_(0.0, 3.0)
         if draw is not None:

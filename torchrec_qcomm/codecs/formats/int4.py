@@ -16,7 +16,7 @@ from torchrec_qcomm.codecs.parts.row_values import bound_inputs, extremes, finis
 
 _LIMIT = 2.0**126
 _SMALLEST_SCALE = 2.0**-126
-_ROUND = 2.0**23  # added to 0..15 it leaves the rounded integer in the lowest bits
+_ROUND = 2.0**23  # added to 0..15, it leaves the rounded integer in the lowest bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +24,25 @@ class Int4(Rounded):
     """16 even levels from the row's minimum to its maximum, scale and minimum in BF16.
 
     Formula: ``minimum = min`` rounded down to BF16, ``scale = (max - minimum) / 15`` rounded up to BF16, ``code = round((x -
-    minimum) / scale)``, ``value = minimum + code * scale``; nearest, ties to even, or stochastic, to one of the two
-    levels around. The codes come from the rounded pair, so its
-    rounding widens the step and adds no error of its own. FBGEMM stores FP16 here, which overflows above 65504 and loses
-    amplitudes under 6e-8; BF16 takes the same two bytes.
+    minimum) / scale)``, ``value = minimum + code * scale``; nearest, ties to even, or stochastic, to one of the two levels
+    around. The codes are computed from the rounded pair. So rounding the pair widens the step and adds no error of its own.
+    FBGEMM stores FP16 here, which overflows above 65504 and loses amplitudes under 6e-8; BF16 takes the same two bytes.
 
     Bytes of a row (ceil(D / 2) + 4): ``codes 0 and 1 | codes 2 and 3 | ... | scale, 2 bytes | minimum, 2 bytes``,
     little-endian. The even column is in the low nibble; with odd D the last high nibble is 0.
 
     Bound: ``scale / 2`` with the formula above, plus FP32 roundings. In a near-constant row far from zero the BF16 minimum
-    decides: up to ``2**-7 * |min| / 30``. Stochastic: twice that. Bias: none beyond the ties; stochastic: none beyond FP32
-    roundings (a value that is as near to a level as these counts as the level). Values beyond ``2**126`` (8.5e37) saturate
-    there, so that no level overflows; the scale is at least ``2**-126``, so rows with a range below 1.8e-37 have an absolute
-    error, ``2**-127``. A row with a NaN or Inf decodes to NaN in every column (scale and minimum are NaN).
+    decides: up to ``2**-7 * |min| / 30``. Stochastic: twice that. Bias: none but at ties; stochastic: none but for FP32
+    roundings (a value that is within these roundings of a level counts as the level). Values beyond ``2**126`` (8.5e37)
+    saturate there, so that no level overflows. The scale is at least ``2**-126``, so rows with a range below 1.8e-37 have an
+    absolute error, ``2**-127``. A row with a NaN or Inf decodes to NaN in every column (scale and minimum are NaN).
 
     Variance, stochastic: ``scale**2 f (1 - f)`` with ``f`` the fraction of ``(x - minimum) / scale``; at most ``scale**2 / 4``.
 
     Args:
         rounding: ``nearest`` or ``stochastic``.
 
-    There is one implementation: FBGEMM's 4-bit kernels compute scale and minimum themselves, in FP16, and refuse odd widths.
+    FBGEMM's 4-bit kernels are not used: they compute scale and minimum themselves, in FP16, and refuse odd widths.
     """
 
     name: ClassVar[str] = "int4"

@@ -13,7 +13,7 @@ from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.rounding import Rounded, level_tolerance, to_integers
 from torchrec_qcomm.codecs.parts.row_values import bound_inputs, extremes, finish_bound, half_range, spoil
 
-_EPSILON = 1e-8  # what FBGEMM adds to the range on a CPU; the reference does too, so that codes are equal
+_EPSILON = 1e-8  # FBGEMM adds it to the range on a CPU; so does the reference, so that codes are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +21,18 @@ class Int8(Rounded):
     """256 even levels from the row's minimum to its maximum, scale and minimum in FP32.
 
     Formula: ``scale = (max - min) / 255``, ``code = round((x - min) / scale)``, ``value = min + code * scale``; nearest, ties
-    to even, or stochastic, to one of the two levels around. Computed on ``x * 2**k``, with ``k`` chosen per row so that its
-    range is ``2**20`` or more and does not overflow: exact, and FBGEMM's epsilon on the range is not felt then.
+    to even, or stochastic, to one of the two levels around. It is computed on ``x * 2**k``, which is exact. ``k`` is chosen per
+    row so that the range is ``2**20`` or more and does not overflow; FBGEMM's epsilon on the range then has no effect.
 
     Bytes of a row (D + 8): ``code 0 | ... | code D-1 | scale, 4 bytes | minimum, 4 bytes``; FP32, little-endian, no padding.
-    FBGEMM's fused 8-bit row-wise layout, without the padding to a multiple of 4 that its CUDA kernels put before the scale.
+    This is FBGEMM's fused 8-bit row-wise layout, without the padding to a multiple of 4 that its CUDA kernels put before the
+    scale.
 
     Bound: ``range / 510``, plus FP32 roundings of ``range * 2**-20`` and ``|x| * 2**-23``. Stochastic: ``range / 255`` and the
-    same. Bias: none beyond the ties; stochastic: none beyond those roundings (a value that is as near to a level as they are
-    counts as the level). A constant row is exact. Nothing saturates: of a range beyond the largest FP32, the scale is shaved by
-    ``2**-22`` so that no value decodes to Inf. In rows whose range is below 1e-35 the error is absolute, about ``2**-140``. A
-    row with a NaN or Inf decodes to NaN in every column (scale and minimum are NaN).
+    same roundings. Bias: none but at ties; stochastic: none but for those roundings (a value that is within them of a level
+    counts as the level). A constant row is exact. Nothing saturates: if the range is beyond the largest FP32, the scale is
+    reduced by ``2**-22`` of itself, so that no value decodes to Inf. In rows whose range is below 1e-35 the error is absolute,
+    about ``2**-140``. A row with a NaN or Inf decodes to NaN in every column (scale and minimum are NaN).
 
     Variance, stochastic: ``scale**2 f (1 - f)`` with ``f`` the fraction of ``(x - min) / scale``; at most ``(range / 510)**2``.
 
@@ -50,10 +51,11 @@ class Int8(Rounded):
     def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch, draw: Draw | None) -> None:
         low, high = extremes(x, scratch)
         half = half_range(low, high)
-        # The range decides, except in a row so nearly constant that scaling its range to 2**20 would overflow its values.
+        # The size is that of the range, unless the row is so nearly constant that its values would overflow at a range of
+        # 2**20.
         size = half.mul(0.5).add_(low.abs_(), alpha=2.0**-26)
-        power = size.view(torch.int32).bitwise_and_(0x7F800000).view(torch.float32)  # of two, at or below the size
-        # Rows are enlarged only, so that a small minimum survives, but for those that would overflow.
+        power = size.view(torch.int32).bitwise_and_(0x7F800000).view(torch.float32)  # the power of two at or below the size
+        # Rows are only enlarged, so that a small minimum survives, unless they would overflow.
         huge = torch.threshold(power, 2.0**100, 0.0)
         power = spoil(torch.maximum(power.clamp_(2.0**-106, 2.0**18), huge), half)
         scaled = scratch.take("scaled", tuple(x.shape))
@@ -61,7 +63,7 @@ class Int8(Rounded):
         self._quantize(scaled, rows, scratch, draw)
 
         down = power.mul_(2.0**-18)
-        shave = torch.threshold(down, 2.0**106, 0.0)  # a range from 2**127 on
+        shave = torch.threshold(down, 2.0**106, 0.0)  # only for a range of 2**127 or more
         factors = torch.cat([down.sub(shave, alpha=2.0**-22), down], dim=-1)
         header = rows[..., x.shape[-1] :]
         store(header, load(header, torch.float32, scratch, "read").mul(factors), torch.float32, scratch, "write")
@@ -80,13 +82,13 @@ class Int8(Rounded):
         else:
             to_integers(steps, level_tolerance(low, high, inverse, 255), draw, scratch)
         codes = scratch.take("codes", tuple(scaled.shape), torch.int32).copy_(steps)
-        rows[..., :dim].copy_(codes)  # by way of int32: torch's cast from float to uint8 is not vectorised
+        rows[..., :dim].copy_(codes)  # through int32, since torch's cast from float to uint8 is not vectorised
         store(rows[..., dim:], header, torch.float32, scratch, "write")
 
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
         dim = x.shape[-1]
         header = load(rows[..., dim:], torch.float32, scratch, "header").double()
-        # FP64 stands for the kernel's fused multiply-add: the product is exact, and cannot overflow.
+        # FP64 gives what the kernel's fused multiply-add gives: the product is exact, and cannot overflow.
         wide = scratch.take("wide", tuple(x.shape), torch.float64).copy_(rows[..., :dim])
         x.copy_(wide.mul_(header[..., :1]).add_(header[..., 1:]))
 

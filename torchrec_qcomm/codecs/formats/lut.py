@@ -23,9 +23,9 @@ from torchrec_qcomm.codecs.spec import CodecSpec, spec_of
 from torchrec_qcomm.errors import CodecError, describe
 
 LARGEST_LEVEL = 1024.0
-"""No value of a row of D values is above sqrt(D) times its root mean square."""
+"""In units of the RMS. No value of a row of D values is above sqrt(D) times the row's root mean square."""
 
-_INTEGER = 2.0**23  # added to a small whole number it leaves that number in the lowest bits
+_INTEGER = 2.0**23  # added to a small whole number, it leaves that number in the lowest bits
 _FLT_MAX = torch.finfo(torch.float32).max
 
 
@@ -40,7 +40,7 @@ def _both_signs(*positive: float) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)
 def byte_table(levels: tuple[float, ...], bits: int, device: torch.device) -> torch.Tensor:
-    """The values of the codes in each byte: ``[256]`` of one element that holds all of a byte's FP32 values at once."""
+    """For each byte the values of its codes: ``[256]`` elements, each wide enough for all FP32 values of a byte."""
     every = torch.arange(256, dtype=torch.uint8).unsqueeze(-1)
     codes = unpack(every, bits, Scratch(every.device))
     values = torch.tensor(levels, dtype=torch.float32)[codes.int()]
@@ -57,7 +57,7 @@ def look_up(data: torch.Tensor, levels: tuple[float, ...], bits: int, scratch: S
 
 @dataclass(frozen=True, slots=True)
 class _Lut(RowCodec):
-    """The common body; a format brings its default levels and the bits of a code."""
+    """The part that both formats share; a format adds its default levels and the bits of a code."""
 
     levels: tuple[float, ...] = ()
     scale: str = "bf16"
@@ -69,7 +69,7 @@ class _Lut(RowCodec):
 
     @property
     def spec(self) -> CodecSpec:
-        """All levels are in the parameters; printed, and so compared by ranks, are the outermost and a hash of all."""
+        """The parameters hold all levels. Its text, which ranks compare, has the outermost levels and a hash of all."""
         spec = spec_of(self, self.name)
         digest = hashlib.blake2b(struct.pack(f"<{len(self.levels)}f", *self.levels), digest_size=4).hexdigest()
         brief = f"levels={self.levels[0]:.3g}..{self.levels[-1]:.3g} #{digest}"
@@ -80,9 +80,10 @@ class _Lut(RowCodec):
         return packed_bytes(dim, self.bits) + scales.FORMATS[self.scale]
 
     def _scale(self, x: torch.Tensor, scratch: Scratch) -> torch.Tensor:
-        """The row's root mean square as its format has it; 0 for a row of zeros, NaN for a row that is not finite.
+        """The row's root mean square in the scale's format; 0 for a row of zeros, NaN for a row that is not finite.
 
-        Summed in FP64, where no square of an FP32 value overflows or vanishes and the order of the sum is not felt.
+        It is summed in FP64: there no square of an FP32 value overflows or vanishes, and the order of the sum makes no
+        difference.
         """
         wide = scratch.take("wide", tuple(x.shape), torch.float64).copy_(x)
         rms = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).mul_(1 / math.sqrt(x.shape[-1])).float()
@@ -100,7 +101,7 @@ class _Lut(RowCodec):
         room[..., dim:].zero_()
         thresholds = self._thresholds()
         if x.device.type == "cpu":
-            # Comparisons, one after the other, are vectorised there if their results are floats; a search is not.
+            # On a CPU, comparisons one after the other are vectorised if their results are floats; a search is not.
             count, above = scratch.take("count", tuple(x.shape)), scratch.take("above", tuple(x.shape))
             torch.gt(units, thresholds[0], out=count)
             for threshold in thresholds[1:]:
@@ -132,7 +133,7 @@ class _Lut(RowCodec):
 
 @dataclass(frozen=True, slots=True)
 class Lut4(_Lut):
-    """16 levels of a table, times the row's root mean square: the best 4-bit levels for what the table was made for.
+    """16 levels from a table, times the row's root mean square: the best 4-bit levels for the rows that the table was made for.
 
     Formula: ``s = sqrt(mean(x**2))`` rounded up to the scale's format, ``code`` = the number of midpoints between neighbouring
     levels that are below ``x / s`` (so nearest, a tie to the lower level), ``value = levels[code] * s``.
@@ -143,17 +144,19 @@ class Lut4(_Lut):
     Bytes of a row (ceil(D / 2) + 2; + 4 with an FP32 scale): ``codes 0 and 1 | codes 2 and 3 | ... | scale``. The even column
     is in the low nibble; with odd D the last high nibble is 0.
 
-    Bound: half of the gap between the levels around x (default: from 0.128 s at zero to 0.332 s between the outermost);
-    beyond the outermost level, 2.73 s, x saturates there: the excess. FP32 roundings come on top. Bias: levels are the means of
-    their cells, so there is none over a row that is distributed as the table expects; value by value x moves to its level.
+    Bound: half of the gap between the levels around x (default: from 0.128 s at zero to 0.332 s between the outermost). Beyond
+    the outermost level, 2.73 s, x saturates there, and the bound is the excess. FP32 roundings come on top. Bias: a level is
+    the mean of its cell, so there is none over a row that is distributed as the table expects; value by value, x moves to its
+    level.
 
-    Good for rows that look alike and for outliers, which cost no resolution elsewhere but are clipped. Bad for rows with a
-    few large values and many zeros: no default level is 0, so that zeros become +-0.13 s (a row of zeros alone stays zero), and
-    what is far out is clipped to 2.73 s. On Laplace rows of 128 values, learned levels err by 0.119, these by 0.159 and `int4`
-    by 0.131; in rows of 64 and fewer `int4`, which follows each row's range, is better even than learned levels.
+    Good for rows that look alike. Good for rows with outliers too: these are clipped, but cost no resolution elsewhere. Bad for
+    rows with a few large values and many zeros: no default level is 0, so zeros become +-0.13 s (a row of zeros alone stays
+    zero), and what is far out is clipped to 2.73 s. On Laplace rows of 128 values, learned levels err by 0.119, the default
+    ones by 0.159 and `int4` by 0.131. In rows of 64 and fewer values `int4`, which follows each row's range, is better even
+    than learned levels.
 
-    Amplitudes: root mean squares above ``2**127`` count as that; below ``2**-126`` the error is absolute, ``2**-126`` times
-    half the gap. With an FP16 scale the range is 6.1e-5 to 65504 instead.
+    Amplitudes: root mean squares above ``2**127`` count as ``2**127``. Below ``2**-126`` the error is absolute, ``2**-126``
+    times half the gap. With an FP16 scale the range is 6.1e-5 to 65504 instead.
 
     Args:
         levels: 16 numbers, ascending, in units of the root mean square.
@@ -173,15 +176,15 @@ class Lut4(_Lut):
 
 @dataclass(frozen=True, slots=True)
 class Lut2(_Lut):
-    """4 levels of a table, times the row's root mean square.
+    """4 levels from a table, times the row's root mean square.
 
     Formula, bias and parameters: as `Lut4`, with 4 levels, by default +-0.453 and +-1.510: relative error 0.343 on normal rows.
 
     Bytes of a row (ceil(D / 4) + 2; + 4 with an FP32 scale): ``codes 0 to 3 | codes 4 to 7 | ... | scale``, the first column
     in the lowest bits, tail bits 0.
 
-    Bound: half of the gap around x (default: 0.453 s at zero, 0.529 s beside it); beyond 1.510 s the excess. Coarse: good for
-    gradients at most, and there only where they are many and look alike; zeros become +-0.453 s.
+    Bound: half of the gap around x (default: 0.453 s at zero, 0.529 s beside it); beyond 1.510 s the excess. This is coarse:
+    good for gradients at most, and there only where they are many and look alike. Zeros become +-0.453 s.
     """
 
     levels: tuple[float, ...] = _both_signs(0.45278003463649646, 1.510417608499104)

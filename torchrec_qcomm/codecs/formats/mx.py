@@ -36,7 +36,7 @@ def _blocks(*tensors: torch.Tensor) -> Iterator[tuple[slice, list[torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class _Mx(RowCodec):
-    """The common body; an element format brings its constants and how its codes are stored."""
+    """The part that both formats share; a format adds its constants and how its codes are stored."""
 
     rounding: str = "nearest"
     scale_rule: str = "up"
@@ -67,8 +67,9 @@ class _Mx(RowCodec):
     def _scales(self, x: torch.Tensor) -> torch.Tensor:
         """``2**e`` of every block, ``[..., blocks]``: 0 for a block of zeros, NaN in the whole row if it is not finite.
 
-        On the bits: with ``amax = 1.m * 2**E`` the rule ``floor`` has ``e = E - top``, and ``up`` one more if ``1.m`` is above
-        the mantissa of `largest`; adding the difference to a full mantissa carries into the exponent field in just that case.
+        It works on the bits. With ``amax = 1.m * 2**E`` the rule ``floor`` gives ``e = E - top``. The rule ``up`` gives one
+        more if ``1.m`` is above the mantissa of `largest`: adding what that mantissa lacks to a full one carries into the
+        exponent field in just that case.
         """
         amax = torch.cat([torch.maximum(b.amax(-1), b.amin(-1).neg_()) for _, (b,) in _blocks(x)], dim=-1)
         bits = amax.view(torch.int32)
@@ -106,8 +107,8 @@ class _Mx(RowCodec):
     def _steps(self, scaled: torch.Tensor, scratch: Scratch, draw: Draw | None) -> torch.Tensor:
         """Round ``scaled``, in place, to whole steps between codes; the power of two of each value, as FP32 bits.
 
-        ``scaled`` is then a number of steps: below ``2**(mantissa + 1)``, times the power, times ``2**-mantissa``. Powers of
-        two are exact, so that a tie is a tie.
+        Afterwards ``scaled`` is a number of steps, below ``2**(mantissa + 1)``: times the power, times ``2**-mantissa``, it is
+        the rounded value. Powers of two are exact, so no tie is missed.
         """
         bits = scaled.view(torch.int32)
         power = torch.bitwise_and(bits, _EXPONENT, out=scratch.take("power", tuple(scaled.shape), torch.int32))
@@ -139,22 +140,24 @@ class Mxfp4(_Mx):
     """OCP MXFP4: E2M1 codes (0, 0.5, 1, 1.5, 2, 3, 4, 6, and their negatives), one E8M0 scale for every 32 of a row.
 
     Formula: ``e = ceil(log2(block amax / 6))``, ``code = e2m1(x * 2**-e)``, ``value = code * 2**e``; nearest, ties to the even
-    code, or stochastic between the two codes around x. OCP's own rule, ``scale_rule: floor``, ``e = floor(log2(block amax)) -
-    2``, clips what lies between 6 and 8 times ``2**e``; the default rounds up, so that nothing is clipped.
+    code, or stochastic between the two codes around x. The default ``scale_rule: up`` rounds ``e`` up, so nothing is clipped.
+    OCP's own rule, ``scale_rule: floor``, has ``e = floor(log2(block amax)) - 2``, which clips values between 6 and 8 times
+    ``2**e``.
 
     Bytes of a row (ceil(D / 2) + ceil(D / 32); 4.25 bits a value if D is a multiple of 32): ``codes 0 and 1 | codes 2 and 3 |
-    ... | scale of block 0 | scale of block 1 | ...``. A code is ``sign, 2 bits of exponent, 1 of mantissa``, the even column in
-    the low nibble; with odd D the last high nibble is 0. A scale is ``e + 127``; 0 for a block of zeros. A last block that is
-    short is sent short. OCP leaves the layout open; codes first means that a row is two arrays, whatever its last block.
+    ... | scale of block 0 | scale of block 1 | ...``. A code is ``sign, 2 bits of exponent, 1 of mantissa``. The even column is
+    in the low nibble; with odd D the last high nibble is 0. A scale is ``e + 127``; 0 for a block of zeros. A short last block
+    has no padding. OCP does not prescribe a layout. Here codes come first, so that a row is two arrays, however long its last
+    block.
 
     Bound: nearest, half a step: ``2**-2`` of the power of two below ``|x|``, or ``2**(e - 2)`` for values below ``2**e``;
-    stochastic, a whole step. No other rounding. What is clipped (``floor``, or values beyond 2.55e38) errs by the excess over
-    ``6 * 2**e``. ``e`` is at least -126: in blocks below 7e-38 the error is absolute, ``2**-128``. Relative error 0.1154 on
-    normal rows; 0.1150 with ``floor``, which gains as much by its finer steps as it loses by clipping.
+    stochastic, a whole step. There is no other rounding. A clipped value (``floor``, or beyond 2.55e38) errs by the excess over
+    ``6 * 2**e``. ``e`` is at least -126: in blocks below 7e-38 the error is absolute, ``2**-128``. The relative error on normal
+    rows is 0.1154; with ``floor`` it is 0.1150, since finer steps gain as much as clipping loses.
 
-    Bias: nearest, none beyond the ties; stochastic with ``up`` none at all, variance ``step**2 * f * (1 - f)`` with ``f`` the
-    place between the two codes; ``floor`` is biased towards zero where it clips. A row with a NaN or Inf decodes to NaN in
-    every column: all its scale bytes are 255.
+    Bias: nearest, none but at ties; stochastic with ``up``, none at all, and a variance of ``step**2 * f * (1 - f)``, where
+    ``f`` is the place between the two codes; ``floor`` is biased towards zero where it clips. A row with a NaN or Inf decodes
+    to NaN in every column: all its scale bytes are 255.
 
     Source: OCP Microscaling Formats (MX) v1.0. The codes are those of FBGEMM's MX4, which has its scale after each 16 bytes.
 
@@ -180,7 +183,8 @@ class Mxfp4(_Mx):
         dim, shape = scaled.shape[-1], tuple(scaled.shape)
         sign = torch.bitwise_right_shift(scaled.view(torch.int32), 28, out=scratch.take("sign", shape, torch.int32))
         power = self._steps(scaled, scratch, draw)
-        # A code without sign is its steps plus 2 for each power of two: 4 steps and the next power's 2 are the same code.
+        # A code without its sign is the steps plus 2 for each power of two. So 4 steps and 2 of the next power have the same
+        # code.
         code = power.bitwise_right_shift_(22).sub_(254)
         code.add_(scratch.take("inverse", shape, torch.int32).copy_(scaled.abs_()))
         room = scratch.take("codes", (*shape[:-1], 2 * codes.shape[-1]), torch.uint8)
@@ -197,20 +201,20 @@ class Mxfp8(_Mx):
     """OCP MXFP8 with E4M3 codes, one E8M0 scale for every 32 values of a row.
 
     Formula: ``e = ceil(log2(block amax / 448))``, ``code = e4m3(x * 2**-e)``, ``value = code * 2**e``; nearest, ties to even,
-    or stochastic between the two codes around x. ``scale_rule: floor`` is OCP's, ``e = floor(log2(block amax)) - 8``, and
-    clips what lies between 448 and 512 times ``2**e``.
+    or stochastic between the two codes around x. ``scale_rule: floor`` is OCP's, ``e = floor(log2(block amax)) - 8``, and clips
+    values between 448 and 512 times ``2**e``.
 
     Bytes of a row (D + ceil(D / 32); 8.25 bits a value if D is a multiple of 32): ``code 0 | code 1 | ... | scale of block 0 |
-    scale of block 1 | ...``, a scale being ``e + 127``, 0 for a block of zeros. A last block that is short is sent short.
+    scale of block 1 | ...``. A scale is ``e + 127``; 0 for a block of zeros. A short last block has no padding.
 
     Bound: nearest, half a step: ``2**-4`` of the power of two below ``|x|``, or ``2**(e - 10)`` for values below ``2**(e -
-    6)``; stochastic, a whole step. No other rounding. What is clipped (``floor``, or values beyond 2.97e38) errs by the excess
-    over ``448 * 2**e``. ``e`` is at least -126: in blocks below 5e-36 the error is absolute, ``2**-136``.
+    6)``; stochastic, a whole step. There is no other rounding. A clipped value (``floor``, or beyond 2.97e38) errs by the
+    excess over ``448 * 2**e``. ``e`` is at least -126: in blocks below 5e-36 the error is absolute, ``2**-136``.
 
-    On normal rows the same as ``fp8_e4m3``, relative error 0.0265 (0.029 with ``floor``): a step is a part of the value, and
-    finer scales do not change it. It is better where magnitudes differ by more than ``2**14`` inside a row: a value loses
-    precision if it is that small next to its block's largest, not its row's. Bias, variance, faults, source and parameters: as
-    `Mxfp4`.
+    On normal rows it is as exact as ``fp8_e4m3``, with a relative error of 0.0265 (0.029 with ``floor``): a step is a part of
+    the value, and finer scales do not change that. It is better where magnitudes differ by more than ``2**14`` inside a row:
+    there a value loses precision only if it is that small next to the largest of its block, not of its row. Bias, variance,
+    rows that are not finite, source and parameters: as `Mxfp4`.
     """
 
     name: ClassVar[str] = "mxfp8"

@@ -25,20 +25,20 @@ class Natural(RowCodec):
     - 1) - 1``: 127 or 7 powers of two down from the scale. A value between two levels ``a < |x| < b`` becomes ``b`` with
     probability ``(|x| - a) / (b - a)``, else ``a``; below the smallest power, ``a`` is 0.
 
-    The exponents are relative to the row's maximum because FP32 has more of them (254) than 7 bits can name: with absolute
-    exponents some amplitudes would be lost, with relative ones a row of any amplitude keeps 126 octaves (2**126 = 8.5e37)
-    below its maximum, for one byte. At 8 bits, underflow is then all but out of the question.
+    The exponents are relative to the row's maximum. FP32 has 254 exponents, more than 7 bits can name, so absolute exponents
+    would lose some amplitudes. With relative ones a row of any amplitude keeps 126 octaves (2**126 = 8.5e37) below its maximum,
+    for one byte. At 8 bits, underflow then hardly occurs.
 
     Bytes of a row (ceil(D * bits / 8) + 1): ``codes | ... | log2(scale) + 127``. A code is ``m``, or 0 for zero, with the sign
     in the highest of its bits; at 4 bits the even column is in the low nibble, and with odd D the last high nibble is 0. The
     last byte is 0 for a row of zeros and 255 for a row with a NaN or Inf, which decodes to NaN in every column.
 
-    Bias: none; levels, zero among them, never move. Variance of a value: ``(|x| - a) (b - |x|)``, so at most ``x^2 / 8``;
-    below the smallest power ``L = scale * 2**(1 - M)``, ``|x| (L - |x|)``, at most ``L^2 / 4``. Of a row: at most ``||x||^2 /
-    8 + n L^2 / 4`` with ``n`` values below ``L``; at 4 bits ``L`` is at most ``max |x| / 32``. On Gaussian rows the relative
-    L2 error is about 0.29. Bound: the distance to the further neighbour; below ``|x|``, or ``L``.
+    Bias: none; levels, zero among them, never change. Variance of a value: ``(|x| - a) (b - |x|)``, so at most ``x^2 / 8``;
+    below the smallest power ``L = scale * 2**(1 - M)``, ``|x| (L - |x|)``, at most ``L^2 / 4``. Of a row: at most ``||x||^2 / 8
+    + n L^2 / 4`` with ``n`` values below ``L``; at 4 bits ``L`` is at most ``max |x| / 32``. On Gaussian rows the relative L2
+    error is about 0.29. Bound: the distance to the further neighbour; below ``|x|``, or ``L``.
 
-    Good where unbiased gradients with a known small variance are wanted; for the same bytes `int8` and `int4` are far more
+    Good where gradients must be unbiased and have a known small variance. For the same bytes `int8` and `int4` are far more
     exact. Values beyond 2**127 saturate. A scale is at least 2**-126.
 
     Args:
@@ -73,14 +73,15 @@ class Natural(RowCodec):
         scales.write(scale, "e8m0", rows[..., nbytes:], scratch)
         inverse = torch.where(scale == 0, 1.0, scale).reciprocal()
         size = torch.abs(x, out=scratch.take("size", shape)).mul_(inverse)  # up to 1
-        # Above the smallest power L, the mantissa is how far a value has come to the next power; below L, that of L + size is.
-        # So add L there and double the others: in both, code 0 has the exponent field of L, and 1 the next.
+        # Above the smallest power L, the mantissa says how far a value is on the way to the next power; below L, the mantissa
+        # of L + size says it. So add L there and double the others: then code 0 has the exponent field of L, and code 1 the
+        # next.
         smallest = 2.0 ** (1 - self.powers)
         lifted = torch.add(size, smallest, out=scratch.take("lifted", shape))
         bits = torch.maximum(size.mul_(2.0), lifted, out=size).view(torch.int32)
         # The sum of a mantissa and 23 random bits carries into the exponent with just the right probability.
         bits.add_(draw.bits(shape, scratch).bitwise_and_(0x7FFFFF)).bitwise_right_shift_(23)
-        bits.sub_(128 - self.powers).clamp_(0, self.powers)  # the clamp is for what saturates, and for NaN
+        bits.sub_(128 - self.powers).clamp_(0, self.powers)  # the clamp is for values that saturate, and for NaN
         codes = scratch.take("codes", (*shape[:-1], nbytes * 8 // self.bits), torch.uint8)
         codes[..., :dim].copy_(bits)
         negative = torch.lt(x, 0.0, out=scratch.take("negative", shape, torch.bool)).view(torch.uint8)
@@ -92,7 +93,7 @@ class Natural(RowCodec):
         nbytes = packed_bytes(x.shape[-1], self.bits)
         scale = scales.read(rows[..., nbytes:], "e8m0", scratch)
         codes = unpack(rows[..., :nbytes], self.bits, scratch)[..., : x.shape[-1]]
-        # The code's m becomes an exponent field, which means 2**(m - 127) or 0, and its highest bit the sign.
+        # The code's m becomes an exponent field, which means 2**(m - 127) or 0; its highest bit becomes the sign.
         bits = scratch.take("bits", tuple(x.shape), torch.int32).copy_(codes)
         sign = scratch.take("sign", tuple(x.shape), torch.int32)
         torch.bitwise_left_shift(bits, 32 - self.bits, out=sign).bitwise_and_(-(1 << 31))

@@ -31,14 +31,16 @@ class OneRange(Rounded):
     ``zero = round(-lo / step)``, ``code = clamp(round(x / step) + zero, 0, L)``, ``value = (code - zero) * step``; nearest,
     ties to even, or stochastic. The highest code, ``L + 1``, is NaN.
 
-    Bytes of a row (``ceil(D * bits / 8)``): codes alone, in int4 the even column in the low nibble and the last high nibble of
-    an odd D zero. Before the rows of a table, once for all that a rank sends another: ``step, 4 bytes | zero, 4 bytes``, FP32,
-    little-endian.
+    Bytes of a row (``ceil(D * bits / 8)``): codes alone. In int4 the even column is in the low nibble, and the last high nibble
+    of an odd D is zero. The range header is ``step, 4 bytes | zero, 4 bytes``, FP32, little-endian. It stands before the rows
+    of a table, once for all rows that a rank sends to another.
 
     Bound: ``step / 2`` inside the range, plus FP32 roundings; stochastic: ``step``; beyond the range, the distance to its end
-    on top. Bias: values beyond the range shrink to its end; stochastic: no other. Zeros are exact. A row with a NaN or Inf
-    decodes to NaN in every column. Rows much smaller than the range are lost, as no row has a scale: this is for tables whose
-    rows are alike, and pays where they are narrow (8 bytes of scale and minimum are as much as a row of 8 values).
+    comes on top. Bias: values beyond the range shrink to its end; with stochastic rounding there is no other. Zeros are exact.
+    A row with a NaN or Inf decodes to NaN in every column.
+
+    Rows much smaller than the range are lost, since no row has a scale. So this is for tables whose rows are alike. It pays off
+    where rows are narrow: scale and minimum take 8 bytes, as much as the codes of 8 values.
 
     Variance, stochastic: ``step**2 f (1 - f)`` with ``f`` the fraction of ``x / step``; at most ``step**2 / 4``.
 
@@ -194,7 +196,7 @@ class InRange(RowCodec):
         if draw is None:
             t.round_()
         else:
-            # Quotient and step are each rounded once.
+            # The quotient was rounded once, and the step once.
             to_integers(t, t.new_full((1,), codec.levels * 2.0**-22), draw, scratch)
         t.add_(self._zero).nan_to_num_(nan=codec.levels + 1.0)
         codes = scratch.take("codes", (*x.shape[:-1], rows.shape[-1] * 8 // codec.bits), torch.uint8)
@@ -204,7 +206,7 @@ class InRange(RowCodec):
 
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
         x.copy_(unpack(rows, self._codec.bits, scratch)[..., : x.shape[-1]])
-        # The root of -1 is NaN, and that of -0 is nothing to add: faster on a CPU than filling by a mask.
+        # The root of -1 is NaN, and the root of -0 adds nothing. On a CPU this is faster than filling by a mask.
         spoilt = torch.gt(x, self._codec.levels, out=scratch.take("spoilt", tuple(x.shape))).neg_().sqrt_()
         x.sub_(self._zero).mul_(self._step).add_(spoilt)
 

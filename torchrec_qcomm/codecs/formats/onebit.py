@@ -20,18 +20,18 @@ _LIMIT = torch.finfo(torch.bfloat16).max
 
 @dataclass(frozen=True, slots=True)
 class OneBit(RowCodec):
-    """One bit a value and two levels: 1-bit SGD's. Better than `sign` in rows that lean to one side, 2 bytes larger.
+    """One bit a value and two levels, as in 1-bit SGD. Better than `sign` for rows that lean to one side, and 2 bytes larger.
 
     Formula: ``low = mean(x where x < 0)``, ``high = mean(x where x >= 0)``, summed in FP64 and rounded to the nearest BF16; a
-    level that no value has is 0. ``value = low`` if ``x < 0``, else ``high``.
+    level without values is 0. ``value = low`` if ``x < 0``, else ``high``.
 
-    Bytes of a row (ceil(D / 8) + 4): ``bits 0 to 7 | ... | low, 2 bytes | high, 2 bytes``, BF16, little-endian; bit 1 means
-    negative, column 0 is in the lowest bit, the tail bits are 0.
+    Bytes of a row (ceil(D / 8) + 4): ``bits 0 to 7 | ... | low, 2 bytes | high, 2 bytes``, BF16, little-endian. A bit of 1
+    means negative; column 0 is in the lowest bit, and the tail bits are 0.
 
-    Error: ``||C(x) - x||^2 = ||x||^2 - n low^2 - p high^2`` with ``n`` negatives and ``p`` others, and ``n`` and ``p`` times
-    the squared roundings of the levels: never above ``||x||^2`` but for these. On Gaussian rows the relative L2 error is 0.60.
-    Bound: the distance of ``x`` to its level. Bias: yes, in every value, though the sum of a row is kept but for the
-    roundings; zeros become ``high``. Good and bad for the same as `sign`.
+    Error: ``||C(x) - x||^2 = ||x||^2 - n low^2 - p high^2`` with ``n`` negatives and ``p`` others, plus ``n`` and ``p`` times
+    the squared roundings of the levels. But for these roundings it is never above ``||x||^2``. On Gaussian rows the relative L2
+    error is 0.60. Bound: the distance of ``x`` to its level. Bias: yes, in every value, though the sum of a row stays the same
+    but for the roundings; zeros become ``high``. Good and bad for the same rows as `sign`.
 
     Levels beyond 3.39e38 saturate there; below 2**-126 they have an absolute error, 2**-134. A row with a NaN or Inf decodes to
     NaN in every column.
@@ -63,7 +63,7 @@ class OneBit(RowCodec):
 
 
 def _levels(x: torch.Tensor, negative: torch.Tensor, scratch: Scratch) -> torch.Tensor:
-    """Low and high of every row: FP32 ``[..., 2]``, exact in BF16. ``negative`` says which values are.
+    """Low and high level of every row: FP32 ``[..., 2]``, exact in BF16. ``negative`` says which values are negative.
 
     NaN for a row that is not finite.
     """

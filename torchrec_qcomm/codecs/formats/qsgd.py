@@ -22,25 +22,25 @@ class Qsgd(RowCodec):
     """QSGD: sign and one of ``s`` even levels, at random between the two neighbours and right on average.
 
     Formula: ``s = 2**(bits - 1) - 1`` levels (1, 7, 127), ``scale = norm / s`` rounded up to the scale's format, ``t = x /
-    scale``, ``q = floor(t)``, and one more with probability ``t - floor(t)``; ``value = q * scale``. The paper's norm times
-    level over s, except that the step and not the norm is rounded, so that every level is an exact FP32.
+    scale``, ``q = floor(t)``, and one more with probability ``t - floor(t)``; ``value = q * scale``. The paper's value is norm
+    times level over s. Here the step is rounded and not the norm, so that every level is an exact FP32.
 
-    Bytes of a row (ceil(D * bits / 8) + 2 with a BF16 scale): ``codes | ... | scale``, a code being ``q + s``, which is one of
-    ``2 s + 1`` symbols: sign and level. Several codes in a byte: column 0 in the lowest bits, tail bits 0.
+    Bytes of a row (ceil(D * bits / 8) + 2 with a BF16 scale): ``codes | ... | scale``. A code is ``q + s``, one of ``2 s + 1``
+    symbols for sign and level. A byte holds several codes: column 0 is in the lowest bits, and the tail bits are 0.
 
-    Bias: none (probabilities are multiples of 2**-24, rounded up); zeros and other levels never move. Variance of a value:
+    Bias: none (probabilities are multiples of 2**-24, rounded up). Zeros and other levels never change. Variance of a value:
     ``scale^2 f (1 - f)`` with ``f = t - floor(t)``, so at most ``scale^2 / 4``. Of a row, with ``l2``: at most ``min(D / s^2,
     sqrt(D) / s) ||x||^2``, times ``(s scale / norm)^2`` (below 1.016) for the rounding of the scale; with ``max``: at most ``D
     (scale / 2)^2``. Bound: the distance to the further neighbour, below ``scale``.
 
-    ``norm: l2`` is the paper's, whose levels reach as far as the 2-norm although no value of a long row comes near it. On
+    ``norm: l2`` is the paper's. Its levels reach as far as the 2-norm, although no value of a long row comes near it. On
     Gaussian rows of 128 values its relative L2 error is 2.8 at 2 bits, 0.66 at 4 and 0.036 at 8; that of ``max`` is 1.12 (as
-    `ternary`), 0.17 and 0.009. **So 2 bits are worse than sending nothing, per row, though right on average**: bearable only
-    where many rows are summed before they count, and never in a forward pass. Use ``max`` unless a theorem needs the other.
+    `ternary`), 0.17 and 0.009. **So for one row, 2 bits are worse than sending nothing, though right on average.** Use them
+    only where many rows are summed before they count, and never in a forward pass. Use ``max`` unless a theorem needs ``l2``.
 
-    ``scale`` is from 2**-126 to ``2**(129 - bits)`` (FP16: 2**-14 to 65504): values beyond ``s`` times that (1.7e38, 2.9e38,
-    3.3e38) saturate, and rows below are right on average, with an error up to 2**-126. A row with a NaN or Inf decodes to NaN
-    in every column.
+    ``scale`` is from 2**-126 to ``2**(129 - bits)`` (FP16: 2**-14 to 65504). Values beyond ``s`` times the largest (1.7e38,
+    2.9e38, 3.3e38) saturate. Rows below the smallest are right on average, with an error up to 2**-126. A row with a NaN or Inf
+    decodes to NaN in every column.
 
     Args:
         bits: 2, 4 or 8.

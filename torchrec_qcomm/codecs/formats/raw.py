@@ -20,8 +20,8 @@ class NoneCodec(CodecDefaults):
 
     Bytes of a row: ``value 0 | value 1 | ...``, each of the dtype's size (4 for FP32, 2 for FP16 and BF16), little-endian.
 
-    Bound: 0. Nothing saturates, and NaN and Inf arrive as they are, payload bits included. Without ``out``, both directions
-    return a view of what they were given where memory allows it (``encode``: contiguous values; ``decode``: aligned bytes).
+    Bound: 0. Nothing saturates. NaN and Inf arrive as they are, with all their bits. Without ``out``, both directions return a
+    view of what they were given if memory allows it (``encode``: contiguous values; ``decode``: aligned bytes).
     """
 
     name: ClassVar[str] = "none"
@@ -56,7 +56,7 @@ class NoneCodec(CodecDefaults):
         if out is None:
             size = dtype.itemsize
             aligned = data.storage_offset() % size == 0 and all(s % size == 0 for s in data.stride()[:-1])
-            # contiguous() would keep an odd storage offset of contiguous bytes, so the copy is asked for outright.
+            # contiguous() would return contiguous bytes as they are, with their odd storage offset. So copy in any case.
             return (data if aligned else data.clone(memory_format=torch.contiguous_format)).view(dtype)
         _as_bytes(out.detach()).copy_(data)
         return out
@@ -67,9 +67,9 @@ class NoneCodec(CodecDefaults):
 
 @dataclass(frozen=True, slots=True)
 class Fp32(NoneCodec):
-    """FP32 on the wire, for FP32 payloads: what ``none`` does there, under a name that says so.
+    """FP32 on the wire, for FP32 payloads. There ``none`` does the same; this name says so.
 
-    On a 16-bit payload it would double the bytes and gain nothing, so that is refused.
+    It refuses a 16-bit payload, whose bytes it would double for nothing.
     """
 
     name: ClassVar[str] = "fp32"

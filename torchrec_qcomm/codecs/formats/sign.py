@@ -19,7 +19,7 @@ from torchrec_qcomm.codecs.rows import RowCodec
 
 @dataclass(frozen=True, slots=True)
 class Sign(RowCodec):
-    """The scaled sign: of all codes of one bit and one scale, the one with the smallest squared error.
+    """The scaled sign: of all codes with one bit a value and one scale, the one with the smallest squared error.
 
     Formula: ``scale = ||x||_1 / D`` (summed in FP64), rounded to the nearest that the format has; ``value = -scale`` if ``x <
     0``, else ``scale``. A zero counts as positive, but a row of zeros decodes to zeros.
@@ -27,15 +27,16 @@ class Sign(RowCodec):
     Bytes of a row (ceil(D / 8) + 2 with a BF16 scale): ``bits 0 to 7 | ... | scale``; bit 1 means negative, column 0 is in the
     lowest bit, the tail bits are 0.
 
-    Error: ``||C(x) - x||^2 = (1 - ||x||_1^2 / (D ||x||_2^2)) ||x||^2``, and ``D (scale - mean)^2`` for the rounding of the
+    Error: ``||C(x) - x||^2 = (1 - ||x||_1^2 / (D ||x||_2^2)) ||x||^2``, plus ``D (scale - mean)^2`` for the rounding of the
     scale. That never exceeds ``||x||^2``; on Gaussian rows the relative L2 error is 0.60. Bound: ``| |x| - scale |``. Bias:
-    yes, in every value; small ones grow to the mean, zeros too, and large ones shrink to it. Good for gradients in which
-    direction matters and, where steps repeat, with error feedback; used on both ways of an exchange without it, it costs
-    accuracy that a click model notices.
+    yes, in every value: small ones grow to the mean, zeros too, and large ones shrink to it.
 
-    Means beyond the format's largest (BF16: 3.39e38, FP16: 65504) are sent as that. Below its smallest normal number (BF16:
-    2**-126, FP16: 2**-14) the scale has an absolute error (2**-134, 2**-25), and of rows far below it, zeros are left. A row
-    with a NaN or Inf decodes to NaN in every column.
+    Good for gradients of which the direction matters, and, where steps repeat, with error feedback. Without error feedback, in
+    both directions of an exchange, it costs accuracy that a click model notices.
+
+    Means beyond the format's largest number (BF16: 3.39e38, FP16: 65504) are sent as that number. Below its smallest normal
+    number (BF16: 2**-126, FP16: 2**-14) the scale has an absolute error (2**-134, 2**-25), and rows far below it become zeros.
+    A row with a NaN or Inf decodes to NaN in every column.
 
     Args:
         scale: ``bf16``, ``fp32``, ``fp16`` or ``e8m0`` (up to a third off the mean).

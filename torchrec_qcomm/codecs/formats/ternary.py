@@ -28,18 +28,19 @@ class Ternary(RowCodec):
     Bytes of a row (ceil(D / 5) + 2 with a BF16 scale): ``five values | ... | s``. A value is 0, 1 or 2 for ``-s``, 0 and ``s``,
     and a byte ``v0 + 3 v1 + 9 v2 + 27 v3 + 81 v4``; values beyond the last are 0.
 
-    Bias: none (probabilities are multiples of 2**-24, rounded up); zeros and values of magnitude ``s`` never move. Variance of
-    a value: ``s |x| - x^2``; of a row: ``s ||x||_1 - ||x||_2^2``. Bound: ``max(|x|, s - |x|)``.
+    Bias: none (probabilities are multiples of 2**-24, rounded up). Zeros and values of magnitude ``s`` never change. Variance
+    of a value: ``s |x| - x^2``; of a row: ``s ||x||_1 - ||x||_2^2``. Bound: ``max(|x|, s - |x|)``.
 
     **On Gaussian rows of 128 values the relative L2 error is about 1.12: worse than sending nothing, though right on average.**
-    That is bearable only where many rows are summed before they count, and never in a forward pass.
+    Use it only where many rows are summed before they count, and never in a forward pass.
 
-    ``clip`` takes ``s = min(max |x|, clip * rms)`` with the root mean square of the row as its sigma (gradients are centred
-    at 0, and a constant row stays itself). **Clipping is biased**: values beyond ``s`` come back as ``s``. At 2.5 the error on
-    Gaussian rows is 1.00, still no better than nothing (without it ``s`` is about 2.7 sigmas); it helps rows with outliers.
+    With ``clip``, ``s = min(max |x|, clip * rms)``. The root mean square of the row is its sigma, since gradients are centred
+    at 0; so a constant row stays itself. **Clipping is biased**: values beyond ``s`` come back as ``s``. With 2.5 the error on
+    Gaussian rows is 1.00, still no better than sending nothing (without ``clip``, ``s`` is about 2.7 sigmas there); it helps
+    rows with outliers.
 
-    ``s`` is from 2**-126 to 2**127 (FP16: 2**-14 to 65504): values beyond saturate, and rows below are right on average, with
-    an error up to that. A row with a NaN or Inf decodes to NaN in every column.
+    ``s`` is from 2**-126 to 2**127 (FP16: 2**-14 to 65504). Values beyond saturate. Rows below are right on average, with an
+    error up to the smallest ``s``. A row with a NaN or Inf decodes to NaN in every column.
 
     Args:
         clip: None, or a number > 0 of sigmas.
@@ -83,7 +84,7 @@ class Ternary(RowCodec):
         dim, shape, nbytes = x.shape[-1], tuple(x.shape), trit_bytes(x.shape[-1])
         scale = self._scale(x, scratch)
         scales.write(scale, self.scale, rows[..., nbytes:], scratch)
-        # A product of s with u < 1 rounds to less than s, so a value of s never moves.
+        # A product of s with u < 1 rounds to less than s, so a value of s never changes.
         threshold = draw.uniform(shape, scratch).mul_(scale)
         codes = scratch.take("codes", (*shape[:-1], 5 * nbytes), torch.uint8)
         side = scratch.take("side", shape, torch.bool)

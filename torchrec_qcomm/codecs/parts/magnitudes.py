@@ -20,7 +20,7 @@ def amax(x: torch.Tensor, scratch: Scratch) -> torch.Tensor:
 
 
 def norm(x: torch.Tensor, order: int, scratch: Scratch) -> torch.Tensor:
-    """The 1- or 2-norm of every row, FP64 ``[..., 1]``: sums neither overflow nor lose small values there."""
+    """The 1- or 2-norm of every row, FP64 ``[..., 1]``, where sums neither overflow nor lose small values."""
     wide = scratch.take("wide", tuple(x.shape), torch.float64).copy_(x)  # torch.linalg.vector_norm is five times slower
     if order == 1:
         return wide.abs_().sum(dim=-1, keepdim=True)
@@ -51,7 +51,7 @@ def pack_signs(x: torch.Tensor, out: torch.Tensor, scratch: Scratch) -> torch.Te
 
 def unpack_signs(data: torch.Tensor, negative: torch.Tensor, positive: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
     """Fill ``x [..., dim]`` with ``negative [..., 1]`` where `pack_signs` wrote a 1, and with ``positive`` elsewhere."""
-    # torch.where is slow on broadcast rows: choose by masks of all bits instead.
+    # torch.where is slow on broadcast rows, so masks of 32 equal bits choose instead.
     negative, positive = negative.contiguous().view(torch.int32), positive.contiguous().view(torch.int32)
     bits = x.view(torch.int32).copy_(unpack(data, 1, scratch)[..., : x.shape[-1]]).neg_()
     bits.bitwise_and_(negative ^ positive).bitwise_xor_(positive)

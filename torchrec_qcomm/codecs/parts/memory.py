@@ -1,4 +1,4 @@
-"""Memory of a codec's call: buffers that are reused from chunk to chunk, and typed views of bytes."""
+"""Memory for one call of a codec: buffers that are reused from chunk to chunk, and typed views of bytes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 
 class Scratch:
-    """Named buffers, allocated at the first chunk of a call and reused by the others. Their contents are arbitrary."""
+    """Named buffers, allocated for the first chunk of a call and reused for the others. Their contents are arbitrary."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._buffers: dict[str, torch.Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """A contiguous buffer of ``shape``; the same memory each time that ``name`` is asked for."""
+        """A contiguous buffer of ``shape``; the same memory for the same ``name``."""
         numel = prod(shape)
         buffer = self._buffers.get(name)
         if buffer is None or buffer.numel() < numel:

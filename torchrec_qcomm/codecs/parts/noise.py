@@ -1,9 +1,11 @@
 """Random numbers for stochastic rounding: a function of a key and a position, with no state.
 
 The same key gives the same numbers on every replay, however a payload is cut into chunks; other seeds, steps, ranks or sites
-give others. Torch's generators are never touched. A position is hashed twice with words of the key between, by the finalizer of
-MurmurHash3 with the constants of "lowbias32" (C. Wellons, "Prospecting for Hash Functions"), which flips each bit of the
-result with a probability near one half for each bit of the input.
+give others. Torch's generators are never touched.
+
+A position is hashed twice, with words of the key in between. The hash is the finalizer of MurmurHash3 with the constants of
+"lowbias32" (C. Wellons, "Prospecting for Hash Functions"): flipping any bit of the input flips each bit of the result with a
+probability near one half.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class Noise:
         seed: of the whole run.
         step: of training.
         rank: the global rank that encodes.
-        site: names the exchange and the direction.
+        site: a text that names the exchange and the direction.
         start: the first position.
     """
 
@@ -35,7 +37,7 @@ class Noise:
     start: int = 0
 
     def at(self, start: int) -> Noise:
-        """The same stream from another position on."""
+        """The same stream, starting at another position."""
         return replace(self, start=start)
 
     def words(self) -> tuple[int, int]:
@@ -46,14 +48,14 @@ class Noise:
 
 
 class Draw:
-    """Draws of a stream, one for each value of a payload, in order."""
+    """Draws from a stream, one for each value of a payload, in order."""
 
     def __init__(self, noise: Noise, device: torch.device) -> None:
         self._words = noise.words()
         self._position, self._device = noise.start, device
 
     def bits(self, shape: tuple[int, ...], scratch: Scratch) -> torch.Tensor:
-        """32 random bits for each value: ``int32`` of ``shape``. The next call goes on behind them."""
+        """32 random bits for each value: ``int32`` of ``shape``. The next call goes on after them."""
         x = scratch.take("noise", shape, torch.int32)
         flat, count = x.view(-1), x.numel()
         first, high = self._position & 0xFFFFFFFF, self._position >> 32
@@ -75,7 +77,7 @@ class Draw:
 def _mix(x: torch.Tensor, other: torch.Tensor) -> None:
     """Hash every element in place."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
-        # int32 shifts keep the sign, which the mask takes away again.
+        # Shifts of int32 copy the sign bit; the mask clears the copies.
         torch.bitwise_right_shift(x, shift, out=other).bitwise_and_((1 << (32 - shift)) - 1)
         x.bitwise_xor_(other)
         if factor != 1:

@@ -1,4 +1,4 @@
-"""Codes of few bits to bytes and back: several codes in each byte, the first in the lowest bits, tail bits zero."""
+"""Codes of few bits to bytes and back: each byte holds several codes, the first in the lowest bits; tail bits are zero."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ def pack(codes: torch.Tensor, bits: int, out: torch.Tensor, scratch: Scratch) ->
         codes: ``uint8 [..., 8 / bits * packed_bytes]``, contiguous, zero beyond the last code; overwritten.
         bits: 8 (which is a copy), 4, 2 or 1.
         out: ``uint8 [..., packed_bytes]``, any strides in the leading dimensions.
-        scratch: for what lies between.
+        scratch: for intermediate results.
     """
     if bits == 8:
         out.copy_(codes)
     while bits < 8:
-        # Two neighbours seen as one integer of twice the size, low | high << 8, become low | high << bits in its lowest byte.
+        # Two neighbours are seen as one integer of twice the size, low | high << 8. It becomes low | high << bits in its lowest
+        # byte.
         pairs = codes.view(torch.int16)
         last = bits == 4
         folded = scratch.take(f"packed {bits}", tuple(pairs.shape), torch.int16)
@@ -61,7 +62,7 @@ def pack_trits(codes: torch.Tensor, out: torch.Tensor, scratch: Scratch) -> None
     Args:
         codes: ``uint8 [..., 5 * trit_bytes]`` of 0, 1, 2, contiguous, zero beyond the last code.
         out: ``uint8 [..., trit_bytes]``, any strides in the leading dimensions.
-        scratch: for what lies between.
+        scratch: for intermediate results.
     """
     groups = codes.view(*codes.shape[:-1], -1, _TRITS)
     total = scratch.take("trits", tuple(groups.shape[:-1]), torch.uint8).copy_(groups[..., _TRITS - 1])

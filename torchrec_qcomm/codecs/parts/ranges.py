@@ -1,11 +1,11 @@
 """The parameter ``range`` of uniform codecs: which values their levels cover.
 
-| written | levels cover | travels |
+| written | levels cover | the range travels |
 |---|---|---|
 | nothing, or ``row`` | each row's minimum to its maximum | in every row |
 | ``{percentile: 99}`` | each row's middle 99 %; values beyond saturate | in every row |
-| ``{ema: 0.99}`` | a moving average of the sender's minima and maxima of a table | once for a table and rank pair |
-| ``{static: [lo, hi]}`` | these numbers | once for a table and rank pair |
+| ``{ema: 0.99}`` | a moving average of the sender's minima and maxima of a table | in a range header |
+| ``{static: [lo, hi]}`` | these numbers | in a range header |
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torchrec_qcomm.errors import CodecError, describe
 
 KINDS = ("percentile", "ema", "static")
 LIMIT = 2.0**126
-"""The largest magnitude that a range for a table can have: its levels do not overflow."""
+"""The largest magnitude that a range of a table can have, so that its levels do not overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range other than each row's own.
+    """A range that is not simply each row's minimum to its maximum.
 
     Attributes:
         kind: ``percentile``, ``ema`` or ``static``.
@@ -41,15 +41,15 @@ class Range:
 
     @property
     def of_table(self) -> bool:
-        """Whether the rows of a table share it."""
+        """Whether all rows of a table share it."""
         return self.kind != "percentile"
 
 
 def parse(where: str, value: object) -> Range | None:
-    """What a user wrote for ``range``; ``None``: each row's own.
+    """The range that a user wrote; ``None`` means each row's own.
 
     Raises:
-        CodecError: it is none of the four.
+        CodecError: it is none of the four forms.
     """
     if value is None or value == "row" or isinstance(value, Range):
         return value if isinstance(value, Range) else None
@@ -74,7 +74,7 @@ def parse(where: str, value: object) -> Range | None:
 
 
 def _shown(number: float) -> str:
-    """Exactly, since ranks compare what is printed, and statistics are saved by it."""
+    """The exact number as text: ranks compare this text, and statistics are saved under it."""
     short = f"{number:g}"
     return short if float(short) == number else repr(number)
 

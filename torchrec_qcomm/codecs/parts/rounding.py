@@ -1,8 +1,8 @@
 """Rounding to nearest or at random: the parameter that uniform and float codecs share, and the arithmetic of the random kind.
 
-A number between two levels ``a < b`` that a format can hold becomes ``b`` with probability ``f = (x - a) / (b - a)`` and ``a``
-otherwise: the mean is ``x`` and the variance ``(b - a)**2 * f * (1 - f)``, a quarter of a squared step at most. A level has
-``f = 0`` and stays. ``f`` is compared with multiples of 2**-24, which is how far its probability is rounded.
+A number between two levels ``a < b`` of a format becomes ``b`` with probability ``f = (x - a) / (b - a)``, and ``a`` otherwise.
+So the mean is ``x``, and the variance is ``(b - a)**2 * f * (1 - f)``, a quarter of a squared step at most. A level has ``f =
+0`` and stays. ``f`` is compared with multiples of 2**-24, so its probability is rounded to such a multiple.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SIGN = -(1 << 31)
 
 @dataclass(frozen=True, slots=True)
 class Rounded(RowCodec):
-    """A codec that rounds in one of two ways; both have the same bytes but for the codes.
+    """A codec that rounds in one of two ways. Only the codes differ between them, not the form of the bytes.
 
     Args:
         rounding: ``nearest`` or ``stochastic``; the latter needs noise.
@@ -47,10 +47,10 @@ class Rounded(RowCodec):
 
 
 def level_tolerance(low: torch.Tensor, high: torch.Tensor, inverse: torch.Tensor, steps: int) -> torch.Tensor:
-    """How far from an integer ``(x - offset) * inverse`` can be though ``x`` is a level, in steps, ``[..., 1]``.
+    """How far from an integer ``(x - offset) * inverse`` can be if ``x`` is a level: in steps, ``[..., 1]``.
 
-    Half an FP32 step of the row's largest value, to which the level itself was rounded, and the roundings of difference,
-    inverse, product and scale.
+    The level itself was rounded, by up to half an FP32 step of the row's largest value. The roundings of difference, inverse,
+    product and scale come on top.
 
     Args:
         low: the smallest value of every row, ``[..., 1]``.
@@ -67,9 +67,9 @@ def to_integers(t: torch.Tensor, tolerance: torch.Tensor, draw: Draw, scratch: S
 
     Args:
         t: FP32 ``[..., dim]``, contiguous.
-        tolerance: ``[..., 1]``; a number that is no farther from an integer counts as that integer, which stays.
+        tolerance: ``[..., 1]``; a number that is no farther than this from an integer counts as that integer, and stays.
         draw: gives one number for each of ``t``.
-        scratch: for what lies between.
+        scratch: for intermediate results.
     """
     shape = tuple(t.shape)
     whole = torch.round(t, out=scratch.take("whole", shape))
@@ -82,16 +82,16 @@ def to_integers(t: torch.Tensor, tolerance: torch.Tensor, draw: Draw, scratch: S
 
 
 def to_floats(x: torch.Tensor, mantissa: int, smallest: int, draw: Draw, scratch: Scratch) -> torch.Tensor:
-    """Round to one of the two neighbours in a narrower float format, at random; signs stay, also that of zero, and so does NaN.
+    """Round to one of the two neighbours in a narrower float format, at random. Signs stay, also that of zero; NaN stays.
 
-    All is exact: with the step taken out of it, a number's whole part is its lower neighbour.
+    All of it is exact: a number divided by its step has a whole part, which is its lower neighbour in steps.
 
     Args:
         x: FP32 ``[..., dim]``, contiguous, within the range of the format.
         mantissa: explicit bits of the format.
         smallest: exponent of its smallest normal number, at least -100; below that, steps do not shrink.
         draw: gives one number for each of ``x``.
-        scratch: for what lies between.
+        scratch: for intermediate results.
 
     Returns:
         FP32 in ``scratch``.
@@ -104,19 +104,19 @@ def to_floats(x: torch.Tensor, mantissa: int, smallest: int, draw: Draw, scratch
     t = torch.abs(x, out=scratch.take("rounded", shape)).mul_(inverse.view(torch.float32))
     whole = torch.floor(t, out=scratch.take("whole", shape))
     t.sub_(whole)
-    t = torch.lt(draw.uniform(shape, scratch), t, out=t).add_(whole)  # see above about floats
+    t = torch.lt(draw.uniform(shape, scratch), t, out=t).add_(whole)  # into floats, as above
     t.mul_(power.sub_(mantissa << 23).view(torch.float32))
     t.view(torch.int32).bitwise_or_(torch.bitwise_and(x.view(torch.int32), _SIGN, out=power))
     return t
 
 
 def to_bfloats(x: torch.Tensor, draw: Draw, scratch: Scratch) -> torch.Tensor:
-    """`to_floats` for BF16, whose exponents are those of FP32: the lower half of the bits is what lies between neighbours.
+    """`to_floats` for BF16, which has the exponents of FP32: the lower 16 bits say how far a number is past its neighbour.
 
     Args:
         x: FP32 ``[..., dim]``, contiguous, within the range of BF16; no NaN.
         draw: gives one number for each of ``x``, of which 16 bits count.
-        scratch: for what lies between.
+        scratch: for intermediate results.
 
     Returns:
         FP32 in ``scratch``.

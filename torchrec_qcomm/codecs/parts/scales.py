@@ -1,4 +1,4 @@
-"""The scale of a row on the wire: one positive number, or NaN for a row that holds something not finite.
+"""The scale of a row on the wire: one positive number, or NaN for a row with a value that is not finite.
 
 | format | bytes | powers of two from, to | relative step |
 |---|---|---|---|
@@ -7,9 +7,9 @@
 | fp16 | 2 | -14, 15 | 2**-10 |
 | e8m0 | 1 | -126, 127 | 1 |
 
-A scale is rounded up, so that what it was the maximum of is not clipped, and clamped to the range of its format; codes are then
-computed from the rounded scale. (A mean clips nothing: `nearest`.) A row of zeros has scale 0 (in E8M0 byte 0). FP16's range is
-small: rows beyond it saturate, and rows below it have an absolute error.
+A scale is rounded up, so that the maximum that it was made from is not clipped. It is clamped to the range of its format. Codes
+are then computed from the rounded scale. (A scale that is a mean clips nothing, so it is rounded by `nearest`.) A row of zeros
+has scale 0 (in E8M0 byte 0). FP16's range is small: rows beyond it saturate, and rows below it have an absolute error.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def check_format(codec: str, name: str, allowed: tuple[str, ...] = tuple(FORMATS
 
 
 def rounded(scale: torch.Tensor, name: str) -> torch.Tensor:
-    """The scales ``[..., 1]`` as the format has them: FP32 values, rounded up and clamped; 0 stays 0 and NaN stays NaN."""
+    """The scales ``[..., 1]`` as numbers of the format, in FP32: rounded up and clamped; 0 stays 0 and NaN stays NaN."""
     if dropped := (1 << _DROPPED[name]) - 1:
         up = (scale.view(torch.int32) + dropped).bitwise_and_(~dropped).view(torch.float32)
-        up = torch.where(scale.isnan(), scale, up)  # the carry may make another number of a NaN
+        up = torch.where(scale.isnan(), scale, up)  # the carry may turn a NaN into a number
     else:
         up = scale
     clamped = up.clamp(_SMALLEST[name], _LARGEST[name])
@@ -47,10 +47,10 @@ def rounded(scale: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def nearest(scale: torch.Tensor, name: str) -> torch.Tensor:
-    """The scales ``[..., 1]`` rounded to nearest, ties to even: for a scale that is a mean, so that it clips nothing.
+    """The scales ``[..., 1]`` rounded to nearest, ties to even: for scales that are means, which clip nothing.
 
-    What is below half the smallest number of the format, subnormals included, becomes 0, and what is above the largest becomes
-    that; NaN stays NaN.
+    A scale below half the smallest number of the format, subnormals included, becomes 0. A scale above the largest becomes the
+    largest. NaN stays NaN.
     """
     if name == "e8m0":
         bits = scale.view(torch.int32)
@@ -64,7 +64,7 @@ def nearest(scale: torch.Tensor, name: str) -> torch.Tensor:
 def write(scale: torch.Tensor, name: str, data: torch.Tensor, scratch: Scratch) -> None:
     """Write `rounded` scales ``[..., 1]`` into the bytes ``data [..., FORMATS[name]]``."""
     if name == "e8m0":
-        # The exponent field is the byte: 0 of a zero, 255 of a NaN.
+        # The byte is the exponent field: 0 for a zero, 255 for a NaN.
         data.copy_(scale.view(torch.int32).bitwise_right_shift(23).bitwise_and_(0xFF))
         return
     store(data, scale, _DTYPES[name], scratch, "scale")
