@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
+import torch
 from pydantic import BeforeValidator, Field, model_validator
 
 from torchrec_qcomm import codecs
@@ -129,6 +130,11 @@ class TableConfig(f.Strict):
     def num_features(self) -> int:
         """Features that look into the table: one, if none is named."""
         return len(self.features) if self.features else 1
+
+    @property
+    def weight_dtype(self) -> torch.dtype:
+        """``dtype`` as torch has it."""
+        return f.DTYPES[self.dtype]
 
     def build(self) -> Table:
         """As the policy looks at it."""

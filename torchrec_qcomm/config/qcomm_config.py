@@ -13,8 +13,9 @@ from torchrec_qcomm.config import fields as f
 from torchrec_qcomm.config.cross_check import cross_check
 from torchrec_qcomm.config.wording import problems_of, raise_problems, worded_empty
 from torchrec_qcomm.config.yaml_file import empty_keys, read_yaml
-from torchrec_qcomm.errors import describe
+from torchrec_qcomm.errors import ConfigError, describe
 from torchrec_qcomm.policy import Policy
+from torchrec_qcomm.policy.globs import matches
 
 
 class QCommConfig(f.Strict):
@@ -78,6 +79,28 @@ class QCommConfig(f.Strict):
         """The policy that ``precision`` spells out."""
         default = self.precision.default
         return Policy(default.forward, default.backward, tuple(rule.build() for rule in self.precision.rules))
+
+    @property
+    def pooling_known(self) -> set[str]:
+        """Names of the listed tables whose pooling factors ``tables`` or ``sharding`` gives."""
+        globs = [entry.tables for entry in self.sharding if entry.pooling_factors]
+        return {table.name for table in self.tables if table.pooling or any(matches(table.name, entry) for entry in globs)}
+
+
+ConfigLike = QCommConfig | str | os.PathLike[str]
+
+
+def as_config(config: ConfigLike) -> QCommConfig:
+    """The config itself, or what the file at a path holds.
+
+    Raises:
+        ConfigError: it is neither a config nor a path, or the file is wrong.
+    """
+    if isinstance(config, QCommConfig):
+        return config
+    if isinstance(config, (str, os.PathLike)):
+        return load_config(config)
+    raise ConfigError(describe("config", "not a config", got=config, allowed="a QCommConfig, or the path of a YAML file"))
 
 
 def load_config(path: str | os.PathLike[str]) -> QCommConfig:
