@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from torchrec_qcomm import codecs
 from torchrec_qcomm.config import QCommConfig
 from torchrec_qcomm.policy import Direction, Link, Policy, ResolvedPolicy, Rule, Table
-from torchrec_qcomm.report.text.columns import aligned
+from torchrec_qcomm.report.columns import aligned
 
 
 def describe_config(config: QCommConfig) -> str:

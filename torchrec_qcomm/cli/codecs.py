@@ -7,7 +7,7 @@ import torch
 from torchrec_qcomm.cli.samples import read_samples
 from torchrec_qcomm.codecs.speed import copy_speed, fbgemm_speeds
 from torchrec_qcomm.errors import CodecError, describe
-from torchrec_qcomm.report.text.columns import aligned
+from torchrec_qcomm.report.columns import aligned
 from torchrec_qcomm.tune.survey import DISTRIBUTIONS, Figures, sample_of, survey
 
 ROWS = 4096
