@@ -23,7 +23,7 @@ import torchrec_qcomm as qc
 from torchrec_qcomm import codecs, errors
 from torchrec_qcomm.cli.main import main
 from torchrec_qcomm.config import PrecisionConfig, RuleConfig, ShardingConfig, TableConfig, TopologyConfig
-from torchrec_qcomm.config.models import WhereConfig
+from torchrec_qcomm.config.blocks import WhereConfig
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference.md"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,72 @@ def test_a_breach_is_seen(layer: str, source: str) -> None:
 )
 def test_a_breach_between_rooms_is_seen(room: str, source: str) -> None:
     assert room_breaches(room, source)
+
+
+def module_name(path: Path) -> str:
+    """The name by which a file of the package is imported; of an ``__init__.py`` that of its folder."""
+    parts = path.with_suffix("").parts
+    return ".".join(("torchrec_qcomm", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def import_graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """For each module, the modules of ``sources`` that it imports, in functions and for type checking too.
+
+    A name taken from a package counts as an import of the package's ``__init__``, and that imports what it offers. But a module
+    inside the package does not wait for that ``__init__``: there it counts as an import of the module that the name comes from.
+    Else every module that an ``__init__`` offers would be in a circle with it.
+    """
+    imports = {module: imported(source) for module, source in sources.items()}
+
+    def home(name: str, by: str) -> str | None:
+        if name in sources:
+            return name
+        package, _, last = name.rpartition(".")
+        if not package:
+            return None
+        if package not in sources or not by.startswith(f"{package}."):
+            return home(package, by)
+        offered = [origin for origin in imports[package] if origin.rpartition(".")[2] == last]
+        return home(offered[0], package) if offered else package
+
+    found = {module: {home(name, module) for name in names} for module, names in imports.items()}
+    return {module: {target for target in targets if target not in (None, module)} for module, targets in found.items()}
+
+
+def circle(graph: Mapping[str, set[str]]) -> str:
+    """One circle of imports in words, or nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return " is imported by ".join(error.args[1])
+    return ""
+
+
+def test_there_is_no_circle_of_imports() -> None:
+    found = circle(import_graph({module_name(path): (ROOT / path).read_text() for path in FILES}))
+    assert not found, found
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("from p.b import x", "from p.a import y"),
+        ("import p.b", "def f():\n    from p import a"),
+        ("from p import b", "if TYPE_CHECKING:\n    from p.a import y"),
+        ("from p.b import x", "from p import y"),
+        ("from p.b import x", "from p.c import z"),
+    ],
+)
+def test_a_circle_is_seen(a: str, b: str) -> None:
+    sources = {"p": "from p.a import y", "p.a": a, "p.b": b, "p.c": "from p import a"}
+    assert "p.a is imported by" in circle(import_graph(sources))
+
+
+def test_offering_its_modules_puts_a_package_in_no_circle() -> None:
+    sources = {"p": "from p.a import y\nfrom p.b import x", "p.a": "from p import x", "p.b": "", "q": "from p import y"}
+    graph = import_graph(sources)
+    assert graph == {"p": {"p.a", "p.b"}, "p.a": {"p.b"}, "p.b": set(), "q": {"p"}}
+    assert not circle(graph)
 
 
 def asks_for_a_version(source: str) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from torchrec_qcomm.cli.samples import read_samples
 from torchrec_qcomm.codecs.speed import copy_speed, fbgemm_speeds
 from torchrec_qcomm.errors import CodecError, describe
-from torchrec_qcomm.report.text.columns import aligned
+from torchrec_qcomm.report.columns import aligned
+from torchrec_qcomm.tune.samples import read_samples, usable_rows
 from torchrec_qcomm.tune.survey import DISTRIBUTIONS, Figures, sample_of, survey
 
 ROWS = 4096
@@ -69,11 +69,4 @@ def _samples(distribution: str, dim: int | None) -> list[tuple[str, torch.Tensor
     if dim is not None:
         wrong = "rows of a file have a dim of their own"
         raise CodecError(describe("--dim", wrong, got=dim, allowed=f"with --dist {', '.join(DISTRIBUTIONS)}"))
-    found = []
-    for name, tensor in read_samples(distribution):
-        rows = tensor.reshape(-1, tensor.shape[-1]).float()
-        rows = rows[rows.isfinite().all(-1) & rows.any(-1)].contiguous()
-        if not len(rows):
-            raise CodecError(describe(name, "no row that is finite and not zeros alone", got=list(tensor.shape), allowed="one"))
-        found.append((name, rows))
-    return found
+    return [(name, usable_rows(name, sample)) for name, sample in read_samples(distribution)]

@@ -115,10 +115,9 @@ def _dim(text: str) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> str:
-    from torchrec_qcomm.cli.check import describe_config  # late: torch takes seconds to import
-    from torchrec_qcomm.config import load_config
+    from torchrec_qcomm.cli.check import check_text  # late: torch takes seconds to import
 
-    return describe_config(load_config(arguments.config))
+    return check_text(arguments.config)
 
 
 def _plan(arguments: argparse.Namespace) -> str:

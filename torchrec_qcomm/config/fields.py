@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
+import torch
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
@@ -20,7 +21,7 @@ COMPUTE_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching", "key_valu
 """Training kernels among the values of TorchRec's ``EmbeddingComputeKernel``."""
 
 DEVICES = ("cpu", "cuda", "mtia")
-DTYPES = ("fp32", "fp16", "bf16")
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 COLLECTIONS = ("ebc", "ec")
 """``EmbeddingBagCollection`` (pooled) and ``EmbeddingCollection`` (sequence)."""
 
@@ -75,7 +76,7 @@ LinkName = Annotated[str, _choice("link", tuple(Link))]
 ShardingTypeName = Annotated[str, _choice("sharding type", SHARDING_TYPES)]
 ComputeKernelName = Annotated[str, _choice("compute kernel", COMPUTE_KERNELS)]
 Device = Annotated[str, _choice("device", DEVICES)]
-Dtype = Annotated[str, _choice("dtype", DTYPES)]
+Dtype = Annotated[str, _choice("dtype", tuple(DTYPES))]
 Collection = Annotated[str, _choice("collection", COLLECTIONS)]
 
 Name = Annotated[str, Field(min_length=1)]

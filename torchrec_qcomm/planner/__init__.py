@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from torchrec_qcomm.planner.forecast.predict import predict
     from torchrec_qcomm.planner.forecast.results import Forecast
     from torchrec_qcomm.planner.job import Job, Machines, PlannedTable, Reach, Replicas
-    from torchrec_qcomm.planner.search.constraints import Constraint, build_constraints
+    from torchrec_qcomm.planner.search.constraints import Constraint, build_constraints, check_offered
     from torchrec_qcomm.planner.search.estimator import WireAwareEstimator, wire_aware_enumerator
-    from torchrec_qcomm.planner.search.tables import ModelTable, model_tables
-    from torchrec_qcomm.planner.search.topology import build_topology
+    from torchrec_qcomm.planner.search.tables import ModelTable, model_tables, required_tables
+    from torchrec_qcomm.planner.search.topology import build_topology, topology_of_ranks
     from torchrec_qcomm.planner.sources.offline import ListedTable, job_from_tables, model_of, plan_options
     from torchrec_qcomm.planner.sources.options import PlannerInputs, job_from_options, machines_of, options_of, policy_of
     from torchrec_qcomm.planner.sources.plan_file import read_plan, read_plan_or_stats, write_plan
@@ -40,7 +40,10 @@ __all__ = [
     "WireAwareEstimator",
     "build_constraints",
     "build_topology",
+    "check_offered",
     "model_tables",
+    "required_tables",
+    "topology_of_ranks",
     "wire_aware_enumerator",
     # plans, from whatever source
     "Job",
@@ -72,10 +75,10 @@ _HOMES = {
     "forecast.predict": ("predict",),
     "forecast.results": ("Forecast",),
     "job": ("Job", "Machines", "PlannedTable", "Reach", "Replicas"),
-    "search.constraints": ("Constraint", "build_constraints"),
+    "search.constraints": ("Constraint", "build_constraints", "check_offered"),
     "search.estimator": ("WireAwareEstimator", "wire_aware_enumerator"),
-    "search.tables": ("ModelTable", "model_tables"),
-    "search.topology": ("build_topology",),
+    "search.tables": ("ModelTable", "model_tables", "required_tables"),
+    "search.topology": ("build_topology", "topology_of_ranks"),
     "sources.offline": ("ListedTable", "job_from_tables", "model_of", "plan_options"),
     "sources.options": ("PlannerInputs", "job_from_options", "machines_of", "options_of", "policy_of"),
     "sources.plan_file": ("read_plan", "read_plan_or_stats", "write_plan"),

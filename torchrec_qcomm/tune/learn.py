@@ -6,6 +6,8 @@ import torch
 
 from torchrec_qcomm.codecs.checks import FLOAT_DTYPES
 from torchrec_qcomm.codecs.formats.lut import LARGEST_LEVEL
+from torchrec_qcomm.codecs.registry import get
+from torchrec_qcomm.codecs.spec import CodecLike
 from torchrec_qcomm.errors import CodecError, describe
 
 DECIMALS = 6
@@ -53,6 +55,16 @@ def learn_levels(sample: torch.Tensor, bits: int) -> tuple[float, ...]:
     if len(set(found)) < len(found):
         raise _too_few(found, len(found))
     return found
+
+
+def sample_error(like: CodecLike, sample: torch.Tensor) -> float:
+    """The relative L2 error of a codec over the finite rows, each in units of its size. Learning makes it small."""
+    rows = sample.detach().reshape(-1, sample.shape[-1]).float()
+    size = rows.double().norm(dim=-1)
+    rows, size = rows[size.isfinite() & (size > 0)], size[size.isfinite() & (size > 0)]
+    codec = get(like)
+    lost = (codec.decode(codec.encode(rows), rows.shape[-1]) - rows).double().norm(dim=-1)
+    return float((lost / size).square().mean().sqrt())
 
 
 def _in_units(sample: torch.Tensor) -> torch.Tensor:

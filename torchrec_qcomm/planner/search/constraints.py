@@ -8,7 +8,7 @@ from typing import Any
 
 from torchrec.distributed.planner import ParameterConstraints
 
-from torchrec_qcomm.errors import PolicyError, describe
+from torchrec_qcomm.errors import ConfigError, PolicyError, describe
 from torchrec_qcomm.planner.search.tables import ModelTable
 from torchrec_qcomm.policy.globs import matches, unmatched_glob, without_match
 
@@ -69,6 +69,30 @@ def build_constraints(
     if problems:
         raise PolicyError("\n".join(problems))
     return resolved
+
+
+def check_offered(
+    constraints: Mapping[str, ParameterConstraints], offered: Mapping[str, Sequence[str]], device: str, where: str = "sharding"
+) -> None:
+    """Refuse constraints that leave a table nothing to choose from: TorchRec's planner fails then without saying where.
+
+    Args:
+        constraints: by table name.
+        offered: for each table that is checked, the sharding types that its sharder has.
+        device: that they have it on, for the message.
+        where: what error messages call the list of constraints.
+
+    Raises:
+        ConfigError: names every such table.
+    """
+    problems = []
+    for name in sorted(offered.keys() & constraints.keys()):
+        wanted = constraints[name].sharding_types
+        if wanted and not set(wanted) & set(offered[name]):
+            wrong = f"none of the sharding types of table {name!r} can be had on {device}"
+            problems.append(describe(where, wrong, got=list(wanted), allowed=offered[name] or "nothing"))
+    if problems:
+        raise ConfigError("\n".join(problems))
 
 
 def _first_given(constraints: Sequence[Constraint], name: str) -> dict[str, Any]:

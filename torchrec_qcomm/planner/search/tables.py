@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollectionInterface, EmbeddingCollectionInterface
 
+from torchrec_qcomm.errors import PolicyError, describe
 from torchrec_qcomm.policy import Table
 
 
@@ -23,6 +24,20 @@ class ModelTable:
     table: Table
     features: tuple[str, ...]
     module: str
+
+
+def required_tables(model: nn.Module) -> tuple[ModelTable, ...]:
+    """As `model_tables`, for a model that must have some.
+
+    Raises:
+        PolicyError: it has none.
+    """
+    tables = model_tables(model)
+    if not tables:
+        todo = "Pass the model before it is sharded."
+        allowed = "a model with an EmbeddingBagCollection or EmbeddingCollection"
+        raise PolicyError(describe("model", "no embedding tables found", got=type(model).__name__, allowed=allowed, todo=todo))
+    return tables
 
 
 def model_tables(model: nn.Module) -> tuple[ModelTable, ...]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from torchrec.distributed.comm import get_local_size
 from torchrec.distributed.planner import Topology
 from torchrec.distributed.planner.constants import CROSS_NODE_BANDWIDTH, INTRA_NODE_BANDWIDTH
 from torchrec.distributed.planner.types import BasicCommsBandwidths, KernelConfig, TopologyFactory, TrainerConfig
+from torchrec.distributed.utils import get_device_type
+
+from torchrec_qcomm.errors import ConfigError, describe
 
 BYTES_PER_MS = 1e9 / 1e3
 """1 GB/s in the planner's unit. The names of its constants speak of seconds, but they hold bytes per millisecond."""
@@ -49,3 +53,26 @@ def build_topology(
         ),
         kernel_config=KernelConfig(compute_device=device, generalized_comms_bandwidths=comms),
     )
+
+
+def topology_of_ranks(world_size: int | None, devices_per_host: int | None, device: str | None) -> Topology:
+    """TorchRec's ``Topology`` of so many ranks, with TorchRec's own rates.
+
+    Args:
+        world_size: ranks in all; ``None``: not known, which is an error.
+        devices_per_host: ranks on each host; ``None``: as TorchRec finds in the environment.
+        device: ``cpu``, ``cuda`` or ``mtia``; ``None``: as TorchRec finds on this machine.
+
+    Raises:
+        ConfigError: the ranks are not known, or do not fill such hosts.
+    """
+    if world_size is None:
+        todo = "Start the process group first, pass world_size, or write a `topology` block."
+        raise ConfigError(describe("get_topology: world_size", "unknown", got=None, allowed="1 or more", todo=todo))
+    if world_size < 1:
+        raise ConfigError(describe("get_topology: world_size", "not a number of ranks", got=world_size, allowed="1 or more"))
+    local = get_local_size(world_size) if devices_per_host is None else devices_per_host
+    if local < 1 or world_size % local:
+        wrong = f"{world_size} ranks cannot be split over hosts of this size"
+        raise ConfigError(describe("get_topology: local_world_size", wrong, got=local, allowed=f"a divisor of {world_size}"))
+    return build_topology(world_size, local, device or get_device_type())

@@ -12,7 +12,7 @@ from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.planner.job import REACHES
 from torchrec_qcomm.policy import Direction
 from torchrec_qcomm.report import figures as f
-from torchrec_qcomm.report.text.columns import aligned
+from torchrec_qcomm.report.columns import aligned
 
 _WIDTH = 100
 _COLLECTIVES = 40

@@ -11,7 +11,7 @@ from torchrec_qcomm.planner.job import REACHES
 from torchrec_qcomm.policy import Direction
 from torchrec_qcomm.report import figures as f
 from torchrec_qcomm.report.bottleneck import bottleneck_words
-from torchrec_qcomm.report.text.columns import aligned
+from torchrec_qcomm.report.columns import aligned
 from torchrec_qcomm.report.text.details import details_text
 
 WIDTH = 100

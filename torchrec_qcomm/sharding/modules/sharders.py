@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from torch import nn
@@ -54,3 +54,25 @@ def default_sharders(
         ours = native if make is None else cast("ModuleSharder[nn.Module]", make(bags, sequences))
         found.append((ours, make is not None))
     return found
+
+
+def sharders_that_take(model: nn.Module, paths: Iterable[str]) -> dict[str, tuple[ModuleSharder[nn.Module], bool]]:
+    """For each path of a module, the default sharder that shards it, alone or as a part of what it is in.
+
+    Args:
+        model: not sharded yet.
+        paths: of modules in it. Those that no sharder takes are left out.
+
+    Returns:
+        As `default_sharders` does: each sharder, and whether what it shards is exchanged by this package.
+    """
+    by_type = {sharder.module_type: (sharder, is_ours) for sharder, is_ours in default_sharders()}
+    taken: dict[str, tuple[ModuleSharder[nn.Module], bool]] = {}
+    for path, module in model.named_modules():  # a module comes before what is inside of it
+        if type(module) in by_type and not any(_is_in(path, outer) for outer in taken):
+            taken[path] = by_type[type(module)]
+    return {path: found for path in paths for outer, found in taken.items() if _is_in(path, outer)}
+
+
+def _is_in(path: str, outer: str) -> bool:
+    return path == outer or outer == "" or path.startswith(f"{outer}.")

@@ -1,4 +1,4 @@
-"""Rows of values that a user has in a file."""
+"""Samples of rows: those that a user has in a file."""
 
 from __future__ import annotations
 
@@ -36,3 +36,20 @@ def read_samples(path: str) -> Iterator[tuple[str, torch.Tensor]]:
             got = f"{list(value.shape)} of {value.dtype}"
             raise CodecError(describe(name, "not rows of floats", got=got, allowed=_ALLOWED))
         yield name, value.float() if value.dtype == torch.float64 else value
+
+
+def usable_rows(name: str, sample: torch.Tensor) -> torch.Tensor:
+    """The rows of a sample that codecs can be measured on, FP32 ``[rows, dim]``: finite ones that are not all zeros.
+
+    Args:
+        name: of the sample, for messages.
+        sample: ``[..., dim]``.
+
+    Raises:
+        CodecError: there are none.
+    """
+    rows = sample.reshape(-1, sample.shape[-1]).float()
+    rows = rows[rows.isfinite().all(-1) & rows.any(-1)].contiguous()
+    if not len(rows):
+        raise CodecError(describe(name, "no row that is finite and not zeros alone", got=list(sample.shape), allowed="one"))
+    return rows

@@ -1,19 +1,15 @@
-"""The blocks of a config file, and what they become."""
+"""The blocks of a config file, each valid by itself, and what they become."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+import torch
+from pydantic import BeforeValidator, Field, model_validator
 
 from torchrec_qcomm import codecs
 from torchrec_qcomm.config import fields as f
-from torchrec_qcomm.config.check import cross_check
-from torchrec_qcomm.config.wording import problems_of, raise_problems, worded_empty
-from torchrec_qcomm.config.yaml_file import empty_keys
-from torchrec_qcomm.errors import describe
-from torchrec_qcomm.policy import Policy, Rule, Table, Where
+from torchrec_qcomm.policy import Rule, Table, Where
 
 
 class WhereConfig(f.Strict):
@@ -135,69 +131,11 @@ class TableConfig(f.Strict):
         """Features that look into the table: one, if none is named."""
         return len(self.features) if self.features else 1
 
+    @property
+    def weight_dtype(self) -> torch.dtype:
+        """``dtype`` as torch has it."""
+        return f.DTYPES[self.dtype]
+
     def build(self) -> Table:
         """As the policy looks at it."""
         return Table(self.name, self.rows, self.dim)
-
-
-class QCommConfig(f.Strict):
-    """A whole config file, valid.
-
-    Attributes:
-        batch_size: samples per rank, for the planner.
-        precision: becomes ``policy``.
-        sharding: becomes the planner's constraints.
-        hierarchical_row_wise: row-wise tables are summed inside hosts before they cross hosts.
-        seed: of stochastic rounding.
-        topology: the machines; ``None``: those that the process group runs on.
-        tables: the tables of the model, or none.
-    """
-
-    batch_size: f.Count | None = None
-    precision: PrecisionConfig = PrecisionConfig()
-    sharding: Annotated[tuple[ShardingConfig, ...], BeforeValidator(f.as_tuple)] = ()
-    hierarchical_row_wise: bool = False
-    seed: int = 0
-    topology: TopologyConfig | None = None
-    tables: Annotated[tuple[TableConfig, ...], BeforeValidator(f.as_tuple)] = ()
-    _source: str = PrivateAttr("<dict>")
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any], source: str = "<dict>") -> QCommConfig:
-        """Validate plain values.
-
-        Args:
-            data: what a YAML file holds.
-            source: names the origin in errors.
-
-        Raises:
-            ConfigError: lists every problem with its key path, the value, and what is allowed.
-
-        >>> QCommConfig.from_dict({"precision": {"default": {"forward": "int8"}}}).policy.forward.name
-        'int8'
-        """
-        if not isinstance(data, Mapping) or not data:
-            allowed = sorted(cls.model_fields)
-            wrong = "not a mapping" if data else "empty"
-            raise_problems(source, [describe(source, wrong, got=data, allowed=allowed)])
-        empty = set(empty_keys(data))
-        try:
-            config = cls.model_validate(dict(data))
-        except ValidationError as error:
-            raise_problems(source, [*worded_empty(empty, source), *problems_of(error, source, cls, known=empty)])
-            raise  # not reached: a ValidationError has problems
-        raise_problems(source, worded_empty(empty, source))
-        raise_problems(source, cross_check(config, source))
-        config._source = source
-        return config
-
-    @property
-    def source(self) -> str:
-        """The file that it came from, for messages."""
-        return self._source
-
-    @property
-    def policy(self) -> Policy:
-        """The policy that ``precision`` spells out."""
-        default = self.precision.default
-        return Policy(default.forward, default.backward, tuple(rule.build() for rule in self.precision.rules))
