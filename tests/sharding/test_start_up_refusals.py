@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch.distributed as dist
@@ -20,8 +21,9 @@ from tests.sharding.scenarios.tables import SGD, TABLES, batch, collection, plac
 from torchrec_qcomm.errors import DisagreementError, PolicyError, QCommError, ShardingError
 from torchrec_qcomm.policy import Policy, Rule
 from torchrec_qcomm.sharding import QCommEmbeddingBagCollectionSharder, QCommShardedEmbeddingBagCollection
-from torchrec_qcomm.sharding.start_up import checks as start_up
+from torchrec_qcomm.sharding.start_up import record
 from torchrec_qcomm.sharding.start_up.agreement import Agreement
+from torchrec_qcomm.version import __version__
 
 INT8 = Policy("int8", "int8")
 
@@ -61,8 +63,6 @@ def disagree(rank: int, world: int, how: str) -> str:
         tables = (TABLES[1], TABLES[0], *TABLES[2:])
     if odd and how == "features":  # the same features, in other tables
         tables = (replace(TABLES[0], features=("f0",)), replace(TABLES[1], features=("f1", "f2")), *TABLES[2:])
-    if how == "version":
-        start_up.__version__ = f"9.9.{int(odd)}"
     if how == "sharder" and odd:
         # TorchRec's own constructor says nothing to the other ranks.
         return str(type(shard(EmbeddingBagCollectionSharder(fused_params=SGD), collection(), plan)).__name__)
@@ -72,7 +72,9 @@ def disagree(rank: int, world: int, how: str) -> str:
     odd_one = sharder(policy, devices_per_host=hosts, seconds=seconds, fused_params=fused, sharded_module_order_overwrite=order)
     if how == "seed":
         odd_one.seed = int(odd)
-    return raised(lambda: shard(odd_one, collection(tables), plan, fqn="sparse.ebc"))
+    version = f"9.9.{int(odd)}" if how == "version" else __version__
+    with patch.object(record, "__version__", version):
+        return raised(lambda: shard(odd_one, collection(tables), plan, fqn="sparse.ebc"))
 
 
 @pytest.mark.parametrize(
@@ -93,10 +95,7 @@ def disagree(rank: int, world: int, how: str) -> str:
     ],
 )
 def test_ranks_that_disagree_all_say_where(ranks: RankPool, how: str, said: list[str]) -> None:
-    answers = ranks.run(3, disagree, how)
-    if how == "version":
-        ranks.close()  # the processes keep the version they were given
-    for answer in answers:
+    for answer in ranks.run(3, disagree, how):
         assert answer.startswith("DisagreementError: module 'sparse.ebc': ranks disagree on "), answer
         assert all(text in answer for text in said), answer
 
