@@ -9,7 +9,7 @@ import fbgemm_gpu  # noqa: F401  (registers torch.ops.fbgemm)
 import torch
 
 from torchrec_qcomm.codecs.formats.int8 import Int8
-from torchrec_qcomm.codecs.parts.memory import Scratch, load, store
+from torchrec_qcomm.codecs.parts.memory import Scratch, read_as, write_as
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.row_values import finite_amax
 
@@ -31,13 +31,13 @@ class Int8Fbgemm(Int8):
             power = 2.0 ** (60 - math.frexp(amax)[1])
             scaled = torch.mul(x, power, out=scratch.take("scaled", tuple(x.shape)))
             self._quantize(scaled, rows, scratch)
-            header = rows[..., x.shape[-1] :]
-            fields = load(header, torch.float32, scratch, "read")
+            tail = rows[..., x.shape[-1] :]
+            fields = read_as(tail, torch.float32, scratch, "read")
             scales = fields[..., 0]
             # With a range of half or more the epsilon is rounded away; scales near the smallest FP32 have a clamped power of
             # two of their own in the row-wise way; a constant row has a range of exactly 0.
             if not ((scales > 0) & (scales < max(2.0**-9, power * 2.0**-110))).any():
-                store(header, fields.mul(1 / power), torch.float32, scratch, "write")
+                write_as(tail, fields.mul(1 / power), torch.float32, scratch, "write")
                 return
         Int8._encode_rows(
             self, x, rows, scratch, draw

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from torchrec_qcomm.codecs.checks import check_dim
-from torchrec_qcomm.codecs.parts.memory import Scratch, load, store
+from torchrec_qcomm.codecs.parts.memory import Scratch, read_as, write_as
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.rounding import Rounded, to_bfloats, to_floats
 from torchrec_qcomm.codecs.parts.row_values import bound_inputs, extremes, finish_bound, finite_amax, half_range, spoil
@@ -46,21 +46,21 @@ class _Half(Rounded):
         scaled = scratch.take("scaled", tuple(x.shape))
         if amax is not None and amax * self.loss_scale <= limit:
             plain = x if self.loss_scale == 1.0 else torch.mul(x, self.loss_scale, out=scaled)
-            store(rows, plain if draw is None else self._between(plain, draw, scratch), self.wire, scratch, "codes")
+            write_as(rows, plain if draw is None else self._between(plain, draw, scratch), self.wire, scratch, "codes")
             return
         witness = half_range(*extremes(x, scratch))
         factor = spoil(torch.full_like(witness, self.loss_scale), witness)
         torch.mul(x, factor, out=scaled).clamp_(-limit, limit)  # keeps NaN
         if draw is not None:
             scaled = self._between(scaled, draw, scratch).mul_(spoil(factor.fill_(1.0), witness))
-        store(rows, scaled, self.wire, scratch, "codes")
+        write_as(rows, scaled, self.wire, scratch, "codes")
 
     @abstractmethod
     def _between(self, x: torch.Tensor, draw: Draw, scratch: Scratch) -> torch.Tensor:
         """For each of ``x`` one of the two values of the format around it, in ``scratch``; for a NaN, any value."""
 
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
-        x.copy_(load(rows, self.wire, scratch, "codes"))
+        x.copy_(read_as(rows, self.wire, scratch, "codes"))
         if self.loss_scale != 1.0:
             x.div_(self.loss_scale)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from torchrec_qcomm.codecs.checks import check_dim
-from torchrec_qcomm.codecs.parts.memory import Scratch, load, store
+from torchrec_qcomm.codecs.parts.memory import Scratch, read_as, write_as
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.packing import pack, packed_bytes, unpack
 from torchrec_qcomm.codecs.parts.rounding import Rounded, level_tolerance, to_integers
@@ -55,7 +55,7 @@ class Int4(Rounded):
         dim, half = x.shape[-1], rows.shape[-1] - 4
         low, high = extremes(x, scratch)
         scale, minimum = _header(low, high)
-        store(rows[..., half:], torch.cat([scale, minimum], dim=-1), torch.bfloat16, scratch, "header")
+        write_as(rows[..., half:], torch.cat([scale, minimum], dim=-1), torch.bfloat16, scratch, "tail")
 
         levels = torch.sub(x, minimum, out=scratch.take("levels", tuple(x.shape)))
         inverse = scale.reciprocal()
@@ -70,9 +70,9 @@ class Int4(Rounded):
 
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
         dim, half = x.shape[-1], rows.shape[-1] - 4
-        header = load(rows[..., half:], torch.bfloat16, scratch, "header").float()
+        tail = read_as(rows[..., half:], torch.bfloat16, scratch, "tail").float()
         codes = unpack(rows[..., :half], 4, scratch)
-        x.copy_(codes[..., :dim]).mul_(header[..., :1]).add_(header[..., 1:])
+        x.copy_(codes[..., :dim]).mul_(tail[..., :1]).add_(tail[..., 1:])
 
     def error_bound(self, values: torch.Tensor) -> torch.Tensor:
         x, low, high = bound_inputs(values)

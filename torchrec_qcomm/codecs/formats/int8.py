@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from torchrec_qcomm.codecs.checks import check_dim
-from torchrec_qcomm.codecs.parts.memory import Scratch, load, store
+from torchrec_qcomm.codecs.parts.memory import Scratch, read_as, write_as
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.rounding import Rounded, level_tolerance, to_integers
 from torchrec_qcomm.codecs.parts.row_values import bound_inputs, extremes, finish_bound, half_range, spoil
@@ -65,14 +65,14 @@ class Int8(Rounded):
         down = power.mul_(2.0**-18)
         shave = torch.threshold(down, 2.0**106, 0.0)  # only for a range of 2**127 or more
         factors = torch.cat([down.sub(shave, alpha=2.0**-22), down], dim=-1)
-        header = rows[..., x.shape[-1] :]
-        store(header, load(header, torch.float32, scratch, "read").mul(factors), torch.float32, scratch, "write")
+        tail = rows[..., x.shape[-1] :]
+        write_as(tail, read_as(tail, torch.float32, scratch, "read").mul(factors), torch.float32, scratch, "write")
 
     def _quantize(self, scaled: torch.Tensor, rows: torch.Tensor, scratch: Scratch, draw: Draw | None = None) -> None:
         """Codes, scale and minimum of ``scaled`` (contiguous, overwritten) into ``rows``."""
         dim = scaled.shape[-1]
         low, high = extremes(scaled, scratch)
-        header = torch.cat([(high - low) / 255.0, low], dim=-1)
+        tail = torch.cat([(high - low) / 255.0, low], dim=-1)
         span = high - low
         # A true division: `255.0 / tensor` would be a reciprocal and a product, with two roundings.
         inverse = torch.full_like(span, 255.0).div_(span + _EPSILON)
@@ -83,14 +83,14 @@ class Int8(Rounded):
             to_integers(steps, level_tolerance(low, high, inverse, 255), draw, scratch)
         codes = scratch.take("codes", tuple(scaled.shape), torch.int32).copy_(steps)
         rows[..., :dim].copy_(codes)  # through int32, since torch's cast from float to uint8 is not vectorised
-        store(rows[..., dim:], header, torch.float32, scratch, "write")
+        write_as(rows[..., dim:], tail, torch.float32, scratch, "write")
 
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
         dim = x.shape[-1]
-        header = load(rows[..., dim:], torch.float32, scratch, "header").double()
+        tail = read_as(rows[..., dim:], torch.float32, scratch, "tail").double()
         # FP64 gives what the kernel's fused multiply-add gives: the product is exact, and cannot overflow.
         wide = scratch.take("wide", tuple(x.shape), torch.float64).copy_(rows[..., :dim])
-        x.copy_(wide.mul_(header[..., :1]).add_(header[..., 1:]))
+        x.copy_(wide.mul_(tail[..., :1]).add_(tail[..., 1:]))
 
     def error_bound(self, values: torch.Tensor) -> torch.Tensor:
         x, low, high = bound_inputs(values)

@@ -9,7 +9,7 @@ import torch
 
 from torchrec_qcomm.codecs.checks import check_dim
 from torchrec_qcomm.codecs.parts.magnitudes import norm, pack_signs, unpack_signs
-from torchrec_qcomm.codecs.parts.memory import Scratch, load, store
+from torchrec_qcomm.codecs.parts.memory import Scratch, read_as, write_as
 from torchrec_qcomm.codecs.parts.noise import Draw
 from torchrec_qcomm.codecs.parts.packing import packed_bytes
 from torchrec_qcomm.codecs.parts.row_values import bound_inputs, finish_bound
@@ -49,11 +49,11 @@ class OneBit(RowCodec):
     def _encode_rows(self, x: torch.Tensor, rows: torch.Tensor, scratch: Scratch, draw: Draw | None) -> None:
         nbytes = packed_bytes(x.shape[-1], 1)
         negative = pack_signs(x, rows[..., :nbytes], scratch)
-        store(rows[..., nbytes:], _levels(x, negative, scratch), torch.bfloat16, scratch, "levels")
+        write_as(rows[..., nbytes:], _levels(x, negative, scratch), torch.bfloat16, scratch, "levels")
 
     def _decode_rows(self, rows: torch.Tensor, x: torch.Tensor, scratch: Scratch) -> None:
         nbytes = packed_bytes(x.shape[-1], 1)
-        levels = load(rows[..., nbytes:], torch.bfloat16, scratch, "levels").float()
+        levels = read_as(rows[..., nbytes:], torch.bfloat16, scratch, "levels").float()
         unpack_signs(rows[..., :nbytes], levels[..., :1], levels[..., 1:], x, scratch)
 
     def error_bound(self, values: torch.Tensor) -> torch.Tensor:

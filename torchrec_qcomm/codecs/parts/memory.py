@@ -30,13 +30,13 @@ def typed(data: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
     return data.view(dtype) if aligned and data.stride(-1) == 1 else None
 
 
-def load(data: torch.Tensor, dtype: torch.dtype, scratch: Scratch, name: str) -> torch.Tensor:
+def read_as(data: torch.Tensor, dtype: torch.dtype, scratch: Scratch, name: str) -> torch.Tensor:
     """Read bytes as ``dtype``: a view where they are aligned, else a copy in ``scratch``. Not to be written to."""
     view = typed(data, dtype)
     return scratch.take(name, tuple(data.shape), torch.uint8).copy_(data).view(dtype) if view is None else view
 
 
-def store(data: torch.Tensor, values: torch.Tensor, dtype: torch.dtype, scratch: Scratch, name: str) -> None:
+def write_as(data: torch.Tensor, values: torch.Tensor, dtype: torch.dtype, scratch: Scratch, name: str) -> None:
     """Write ``values``, cast to ``dtype``, into the bytes ``data``, aligned or not."""
     view = typed(data, dtype)
     if view is None:

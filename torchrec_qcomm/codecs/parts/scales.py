@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import torch
 
-from torchrec_qcomm.codecs.parts.memory import Scratch, load, store
+from torchrec_qcomm.codecs.parts.memory import Scratch, read_as, write_as
 from torchrec_qcomm.errors import CodecError, describe
 
 FORMATS = {"fp32": 4, "bf16": 2, "fp16": 2, "e8m0": 1}
@@ -67,7 +67,7 @@ def write(scale: torch.Tensor, name: str, data: torch.Tensor, scratch: Scratch) 
         # The byte is the exponent field: 0 for a zero, 255 for a NaN.
         data.copy_(scale.view(torch.int32).bitwise_right_shift(23).bitwise_and_(0xFF))
         return
-    store(data, scale, _DTYPES[name], scratch, "scale")
+    write_as(data, scale, _DTYPES[name], scratch, "scale")
 
 
 def read(data: torch.Tensor, name: str, scratch: Scratch) -> torch.Tensor:
@@ -75,4 +75,4 @@ def read(data: torch.Tensor, name: str, scratch: Scratch) -> torch.Tensor:
     if name == "e8m0":
         scale = data.to(torch.int32).bitwise_left_shift_(23).view(torch.float32)  # byte 255: Inf
         return scale.add_(scale, alpha=0.0)  # Inf * 0 is NaN
-    return load(data, _DTYPES[name], scratch, "scale").float()
+    return read_as(data, _DTYPES[name], scratch, "scale").float()
