@@ -47,7 +47,7 @@ class OneRange(Rounded):
     A moving range that follows slowly clips values that grow, as those of a model do at first: with ``ema: 0.99`` for lookups
     the model of docs/convergence.md lost quality that it keeps with 0.9. The 15 levels of ``int4`` both ways ruined it.
 
-    By itself it knows a static range only. A moving one is the sender's, who passes what it is by `range_header` and `within`.
+    By itself it knows only a static range. A moving range belongs to the sender, who passes it on with `range_header` and `within`.
 
     Args:
         rounding: ``nearest`` or ``stochastic``.
@@ -178,7 +178,7 @@ class InRange(RowCodec):
         return self._step * (-self._zero - half), self._step * (self._codec.levels - self._zero + half)
 
     def _chunks(self, source: torch.Tensor, target: torch.Tensor, rows: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Cut in the first dimension alone, since ranges may go with the others."""
+        """Cut only the first dimension, since ranges may differ along the others."""
         if source.numel() == 0:
             return
         if source.dim() == 1:
