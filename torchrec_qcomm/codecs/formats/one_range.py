@@ -47,7 +47,8 @@ class OneRange(Rounded):
     A moving range that follows slowly clips values that grow, as those of a model do at first: with ``ema: 0.99`` for lookups
     the model of docs/convergence.md lost quality that it keeps with 0.9. The 15 levels of ``int4`` both ways ruined it.
 
-    By itself it knows only a static range. A moving range belongs to the sender, who passes it on with `range_header` and `within`.
+    By itself it knows only a static range. A moving range belongs to the sender, who passes it on with `range_header` and
+    `within`.
 
     Args:
         rounding: ``nearest`` or ``stochastic``.
