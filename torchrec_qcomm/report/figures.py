@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from torchrec_qcomm.planner import units as u
+from torchrec_qcomm.planner.findings.crossing import across_hosts
 from torchrec_qcomm.planner.findings.loads import AT_FAULT, ranks_at_fault
 from torchrec_qcomm.planner.findings.results import Analysis, Load
 from torchrec_qcomm.planner.forecast.results import Forecast, TableForecast
@@ -236,11 +237,6 @@ def load_name(load: Load) -> str:
     """What it is of, and where lookups come from."""
     source = " (measured)" if load.measured else " (assumed)" if load.what == "lookups" else ""
     return load.what + source
-
-
-def across_hosts(by_reach: np.ndarray) -> float:
-    """Of ``[reach]`` numbers, those between hosts, of one pod or not."""
-    return float(sum(by_reach[REACHES.index(reach)] for reach in (Reach.INTRA_POD, Reach.INTER_POD)))
 
 
 def ranks_above(load: Load) -> list[int]:

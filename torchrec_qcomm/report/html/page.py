@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from torchrec_qcomm.planner import units as u
+from torchrec_qcomm.planner.findings.crossing import across_hosts
 from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.planner.forecast.results import MATRIX_RANKS
 from torchrec_qcomm.planner.job import REACHES
@@ -98,7 +99,7 @@ def _cards(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
     if counted is None or left_out is None:
         yield "bytes that cross hosts", "not known", "nothing says how many ranks a host has"
     else:
-        own, across = u.share(f.across_hosts(counted)), u.share(f.across_hosts(left_out))
+        own, across = u.share(across_hosts(counted)), u.share(across_hosts(left_out))
         yield "bytes that cross hosts", across, f"a rank's own share left out; {own} with it"
     times, missing = analysis.times, f.uncounted_codecs(analysis)
     coding = f"without encode and decode of {', '.join(missing)}: speeds not known" if missing else "coding included"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from torchrec_qcomm.planner import units as u
+from torchrec_qcomm.planner.findings.crossing import across_hosts
 from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.policy import Direction
 from torchrec_qcomm.report import figures as f
@@ -93,9 +94,9 @@ def _crossing(analysis: Analysis, include_self: bool | None) -> str:
     if not analysis.crossing.known:
         return "not known"
     if include_self is None:
-        return u.size(f.across_hosts(analysis.crossing.wire))
+        return u.size(across_hosts(analysis.crossing.wire))
     shares = analysis.crossing.shares(include_self)
-    return "-" if shares is None or not analysis.crossing.wire.any() else u.share(f.across_hosts(shares))
+    return "-" if shares is None or not analysis.crossing.wire.any() else u.share(across_hosts(shares))
 
 
 def _shardings(analysis: Analysis) -> str:
