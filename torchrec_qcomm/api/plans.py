@@ -1,4 +1,4 @@
-"""Plans without a job: made from a config alone, or written by a job to be read elsewhere."""
+"""Sharding plans without a running job: made from a config alone, or written by one job and read elsewhere."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def plan_offline(config: ConfigLike, *, hosts: int | None = None, replicas: Repl
 
     Args:
         config: a config, or the path of one, with ``tables`` and ``topology``.
-        hosts: in the place of those of the ``topology`` block.
+        hosts: how many; by default as in the ``topology`` block.
         replicas: plan for 2D parallelism with such sharding groups.
 
     Returns:
-        The job; what nobody gave is in its assumptions.
+        The job. Its assumptions say what the config leaves open.
 
     Raises:
         ConfigError: a block is missing.
@@ -47,7 +47,7 @@ def plan_offline(config: ConfigLike, *, hosts: int | None = None, replicas: Repl
 
 
 def export_plan(plan: ShardingPlan, model: nn.Module, path: str | os.PathLike[str], config: ConfigLike) -> None:
-    """Write a plan to a file that `torchrec-qcomm plan --plan` reads, on machines where there is no such job.
+    """Write a plan to a file that `torchrec-qcomm plan --plan` reads, on any machine.
 
     Args:
         plan: what ``collective_plan`` returned.
@@ -57,7 +57,7 @@ def export_plan(plan: ShardingPlan, model: nn.Module, path: str | os.PathLike[st
 
     Raises:
         PlannerError: the plan is not of this model, or the file cannot be written.
-        ConfigError: nothing says on which machines the plan is.
+        ConfigError: nothing says for which machines the plan is.
     """
     config = as_config(config)
     inputs = _inputs(config, model, get_topology(config))
@@ -69,9 +69,17 @@ def export_plan(plan: ShardingPlan, model: nn.Module, path: str | os.PathLike[st
 
 
 def jobs_of(config: QCommConfig, plan: str | None, cases: Iterable[WhatIf]) -> Iterator[Job]:
-    """The job of a config, or of a plan under the config's policy, changed as each case says.
+    """The job of each case: of a config, or of a plan with the config's policy.
 
-    Another policy does not change the plan; other machines do, unless it was given.
+    A plan is made anew for other machines, but not for another policy.
+
+    Args:
+        config: what the cases change.
+        plan: the file of a plan; ``None``: the config's tables are planned.
+        cases: without changes, the job as it is.
+
+    Raises:
+        QCommError: there is no such plan, a rule matches no table, or a case has other machines than a given plan.
     """
     made: dict[tuple[int | None, Replicas | None], Job] = {}
     for case in cases:

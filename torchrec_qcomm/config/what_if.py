@@ -13,11 +13,11 @@ WHAT_IF = "policy=FILE, hosts=N, 2d=N or 2d=N:strided, sync=N with 2d; several w
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What is to be other than in the config; ``None``: nothing.
+    """What a case changes in the config. ``None``: it stays as it is.
 
     Attributes:
-        policy: a config whose precision block is taken.
-        hosts: of as many devices as before.
+        policy: a config; its precision block is taken.
+        hosts: how many, each with as many devices as before.
         group_size: ranks of a sharding group of 2D parallelism.
         strided: groups are strided, as TorchRec's are by default; else of neighbouring ranks (``use_inter_host_allreduce``).
         sync: with 2D parallelism, steps from one all-reduce of the weights to the next; ``None``: 1.

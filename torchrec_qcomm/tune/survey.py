@@ -27,10 +27,10 @@ VARIANTS: tuple[CodecLike, ...] = (
     {"codec": "natural", "bits": 4},
     {"codec": "ternary", "clip": 2.5},
 )
-"""Shown besides every codec with its defaults."""
+"""Measured too, besides every codec with its defaults."""
 
 _ENCODINGS = 64
-"""Of a stochastic codec, for its bias."""
+"""How often a stochastic codec encodes a sample, to find its bias."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Figures:
         ratio: FP32 bytes over wire bytes.
         error: ``||decoded - x|| / ||x||`` over the sample, row by row in units of the row's size (root mean square).
         worst: the largest error of a value, as a share of the largest magnitude of its row.
-        bias: the mean of ``(decoded - x) * sign(x)`` over the mean of ``|x|``: below zero, values shrink. Of a stochastic codec
-            the mean of 64 encodings.
+        bias: the mean of ``(decoded - x) * sign(x)`` over the mean of ``|x|``. Below zero, values shrink. For a stochastic
+            codec it is taken over 64 encodings.
         cosine: of the angle between decoded and original, mean over rows.
         encode, decode: GB/s of FP32 values.
     """
@@ -92,7 +92,7 @@ def survey(sample: torch.Tensor, codecs: Sequence[CodecLike] | None = None, seco
     """Measure codecs on a sample.
 
     Args:
-        sample: FP32 ``[rows, dim]``, finite, none of them zeros alone.
+        sample: FP32 ``[rows, dim]``, finite, no row of zeros only.
         codecs: by default `likes`.
         seconds: to spend on timing each direction of each codec; 0 leaves speeds at NaN.
     """

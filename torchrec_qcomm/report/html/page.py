@@ -36,7 +36,7 @@ class Figure:
     Attributes:
         title: its heading.
         said: what it shows, in a sentence or two.
-        key: ``(class, words)`` of its colours.
+        key: for each colour, its CSS class and what it stands for.
         pictures: ``(heading or nothing, picture)``.
     """
 
@@ -86,7 +86,7 @@ def report_html(analysis: Analysis, title: str = "", tables: int = 200, charted:
 
 @cache
 def _template() -> Template:
-    # Autoescaped: names of tables and titles are the user's.
+    # Escaped, because users choose the names of tables and titles.
     loader = PackageLoader("torchrec_qcomm.report.html", "")
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True).get_template("page.html.j2")
 
@@ -234,7 +234,7 @@ def _tables(tables: list[f.TableFigures], charted: int) -> Figure:
 
 
 def _row(table: f.TableFigures) -> list[tuple[str, str]]:
-    """Cells with their classes."""
+    """The cells of a table's row, each with its CSS class."""
     codecs = [" / ".join(table.codecs[direction]) or "-" for direction in Direction]
     sides = [u.size(side[direction]) for direction in Direction for side in (table.before, table.after)]
     rate = "-" if table.break_even is None else u.digits(table.break_even)
