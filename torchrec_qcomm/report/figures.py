@@ -109,7 +109,7 @@ def _codecs(table: TableForecast, direction: Direction, policy: Policy) -> tuple
 
 
 def codec_counts(tables: Iterable[TableFigures], direction: Direction) -> list[tuple[str, int]]:
-    """For each codec, how many tables have it, the most frequent first. Several codecs of a table are joined by ``/``.
+    """How many tables have which codecs, the most frequent first. Several codecs of one table are joined by ``/``.
 
     Data-parallel tables are left out.
     """
@@ -308,11 +308,11 @@ def dim_groups(tables: list[TableFigures]) -> list[DimGroup]:
 def busiest(tables: list[TableFigures], part: float = 0.01) -> tuple[int, float, float]:
     """The tables with most ids: how many they are, their share of all ids, and their share of all bytes.
 
+    An id counts once, even if several column-wise shards look it up.
+
     Args:
         tables: all of them.
-        part: which part of them to take; at least one is taken.
-
-    An id counts once, even if several column-wise shards look it up.
+        part: which part of them to take; at least one table is taken.
     """
     count = max(1, round(part * len(tables)))
     most = sorted(tables, key=lambda table: -table.sample_ids)[:count]

@@ -159,7 +159,7 @@ def _legend(scale: Scale, words: Words, x: float, y: float) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A row of `bars`: its name, and its parts from left to right, and the words ``after`` them.
+    """A row of `bars`: its name, its parts from left to right, and the words ``after`` them.
 
     A part is ``(value, CSS class, title)``. The title shows when the pointer is on the part.
     """
