@@ -144,7 +144,7 @@ def test_speeds_from_a_file_can_make_it_slower(capsys: pytest.CaptureFixture[str
 def test_speeds_are_measured_on_the_device_of_the_config(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchrec_qcomm.cli.plan.measured_speeds", partial(measured_speeds, values=2**14))
+    monkeypatch.setattr("torchrec_qcomm.planner.findings.speeds.measured_speeds", partial(measured_speeds, values=2**14))
     cpu = Path("config.yaml").read_text().replace("device: cuda", "device: cpu")
     Path("cpu.yaml").write_text(cpu)
     text = run(capsys, "cpu.yaml")

@@ -37,7 +37,7 @@ def get_planner(
         model: not sharded yet; may be on the meta device.
         device: as for ``get_topology``.
         planner_args: further arguments of ``EmbeddingShardingPlanner`` (``debug``, ``storage_reservation``, ...). By default
-            ``stats`` are TorchRec's own and a `QCommStats`, and the ``enumerator`` reckons with the bytes of the policy.
+            ``stats`` are TorchRec's own and a `QCommStats`, and the ``enumerator`` counts the bytes of the policy.
 
     Raises:
         ConfigError: the config does not fit the running process group, or its ``tables`` are not those of the model.

@@ -1,8 +1,9 @@
-"""Plans without a job: made from a config alone, or written by a job to be read elsewhere."""
+"""Sharding plans without a running job: made from a config alone, or written by one job and read elsewhere."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from torch import nn
@@ -15,6 +16,7 @@ from torchrec_qcomm.api.planner import estimator_of, get_constraints, get_topolo
 from torchrec_qcomm.api.sharders import sharders_of
 from torchrec_qcomm.config import ConfigLike, QCommConfig, as_config
 from torchrec_qcomm.config.offline import DEVICE, assumed, require_blocks
+from torchrec_qcomm.config.what_if import WhatIf
 from torchrec_qcomm.planner import Job, ListedTable, Replicas
 from torchrec_qcomm.sharding.start_up.running import says_ranks_of_a_host
 
@@ -24,11 +26,11 @@ def plan_offline(config: ConfigLike, *, hosts: int | None = None, replicas: Repl
 
     Args:
         config: a config, or the path of one, with ``tables`` and ``topology``.
-        hosts: in the place of those of the ``topology`` block.
+        hosts: how many; by default as in the ``topology`` block.
         replicas: plan for 2D parallelism with such sharding groups.
 
     Returns:
-        The job; what nobody gave is in its assumptions.
+        The job. Its assumptions say what the config leaves open.
 
     Raises:
         ConfigError: a block is missing.
@@ -45,7 +47,7 @@ def plan_offline(config: ConfigLike, *, hosts: int | None = None, replicas: Repl
 
 
 def export_plan(plan: ShardingPlan, model: nn.Module, path: str | os.PathLike[str], config: ConfigLike) -> None:
-    """Write a plan to a file that `torchrec-qcomm plan --plan` reads, on machines where there is no such job.
+    """Write a plan to a file that `torchrec-qcomm plan --plan` reads, on any machine.
 
     Args:
         plan: what ``collective_plan`` returned.
@@ -55,7 +57,7 @@ def export_plan(plan: ShardingPlan, model: nn.Module, path: str | os.PathLike[st
 
     Raises:
         PlannerError: the plan is not of this model, or the file cannot be written.
-        ConfigError: nothing says on which machines the plan is.
+        ConfigError: nothing says for which machines the plan is.
     """
     config = as_config(config)
     inputs = _inputs(config, model, get_topology(config))
@@ -64,6 +66,47 @@ def export_plan(plan: ShardingPlan, model: nn.Module, path: str | os.PathLike[st
         machines = replace(machines, devices_per_host=None, pod_hosts=1)
     options = planner.options_of(plan, model, inputs)
     planner.write_plan(planner.job_from_options(options, inputs, machines=machines), path)
+
+
+def jobs_of(config: QCommConfig, plan: str | None, cases: Iterable[WhatIf]) -> Iterator[Job]:
+    """The job of each case: of a config, or of a plan with the config's policy.
+
+    A plan is made anew for other machines, but not for another policy.
+
+    Args:
+        config: what the cases change.
+        plan: the file of a plan; ``None``: the config's tables are planned.
+        cases: without changes, the job as it is.
+
+    Raises:
+        QCommError: there is no such plan, a rule matches no table, or a case has other machines than a given plan.
+    """
+    made: dict[tuple[int | None, Replicas | None], Job] = {}
+    for case in cases:
+        machines = (case.hosts, case.replicas)
+        if machines not in made:
+            made[machines] = _job_of_case(config, plan, case)
+        job, precision = made[machines], case.policy or config
+        names = {planned.table.name for planned in job.tables}
+        precision.policy.check_matched(names, where=f"{precision.source}: precision.")
+        yield job.under(precision.policy)
+
+
+def _job_of_case(config: QCommConfig, plan: str | None, case: WhatIf) -> Job:
+    """The job on the machines of a case."""
+    if plan is None:
+        return plan_offline(config, hosts=case.hosts, replicas=case.replicas)
+    case.check_plan(plan)
+    return _job_of_file(config, plan)
+
+
+def _job_of_file(config: QCommConfig, plan: str) -> Job:
+    """A plan on the config's machines, if it names any, with the config's settings as far as it has them."""
+    machines = None if config.topology is None else planner.machines_of(get_topology(config))[0]
+    job = planner.read_plan_or_stats(plan, machines, config.batch_size)
+    if "hierarchical_row_wise" in config.model_fields_set:
+        job = replace(job, hierarchical_row_wise=config.hierarchical_row_wise)
+    return job
 
 
 def _inputs(config: QCommConfig, model: nn.Module, topology: Topology) -> planner.PlannerInputs:

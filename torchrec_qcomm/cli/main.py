@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     try:
         print(text, flush=True)
-    except BrokenPipeError:  # the reader, `head` perhaps, has seen enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

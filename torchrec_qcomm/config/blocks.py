@@ -52,7 +52,7 @@ class RuleConfig(f.Strict):
 
 
 class DefaultConfig(f.Strict):
-    """The codecs of what no rule decides."""
+    """The codecs where no rule decides."""
 
     forward: f.Codec = Field(default_factory=lambda: codecs.spec("none"))
     backward: f.Codec = Field(default_factory=lambda: codecs.spec("none"))
@@ -66,7 +66,7 @@ class PrecisionConfig(f.Strict):
 
 
 class ShardingConfig(f.Strict):
-    """Constraints on how the planner may shard some tables; the first entry that matches a table wins, field by field."""
+    """How the planner may shard some tables. The first entry that matches a table wins, field by field."""
 
     tables: f.Globs
     sharding_types: Annotated[tuple[f.ShardingTypeName, ...], *f.LIST] | None = None
@@ -84,8 +84,9 @@ class ShardingConfig(f.Strict):
 
 
 class TopologyConfig(f.Strict):
-    """The machines that the file is for. GB/s are 1e9 bytes per device, one way; GB are 1e9 bytes of a device. What is left out
-    is TorchRec's default.
+    """The machines that the file is for. For what is left out, TorchRec's default is taken.
+
+    GB/s are 1e9 bytes a second of a device, one way. GB are 1e9 bytes of a device's memory.
     """
 
     hosts: f.Count

@@ -1,4 +1,4 @@
-"""Checks between the blocks of a config: what can only be seen once every block is valid by itself."""
+"""Checks between the blocks of a config: they run once every block is valid by itself."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from torchrec_qcomm.planner.kinds import KINDS
 from torchrec_qcomm.policy import Link
 
 SHARDING_TYPES = tuple(kind.name for kind in KINDS)
-"""The values of TorchRec's ``ShardingType``. Which can be exchanged, the sharder says."""
+"""The values of TorchRec's ``ShardingType``. The sharder decides which of them it can exchange."""
 
 COMPUTE_KERNELS = ("dense", "fused", "fused_uvm", "fused_uvm_caching", "key_value")
 """Training kernels among the values of TorchRec's ``EmbeddingComputeKernel``."""
@@ -27,13 +27,13 @@ COLLECTIONS = ("ebc", "ec")
 
 
 class Strict(BaseModel):
-    """A block of the YAML: unknown keys are refused, and nothing is converted (``true`` is no 1, ``"8"`` no 8)."""
+    """A block of the YAML: unknown keys are refused, and nothing is converted: neither ``true`` to 1 nor ``"8"`` to 8."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 def allowed_error(wrong: str, allowed: object) -> PydanticCustomError:
-    """A validation error that carries the list (or sentence) of what is allowed to the place where errors are worded."""
+    """A validation error that carries what is allowed, a list or a sentence. `wording` makes the message of it."""
     return PydanticCustomError("qcomm", "{wrong}", {"wrong": wrong, "allowed": allowed})
 
 

@@ -1,4 +1,4 @@
-"""Whether a ``tables`` block is that of the model."""
+"""Checks that a ``tables`` block lists the tables of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a ``topology`` block is of the machines that a job runs on."""
+"""Checks that a ``topology`` block is for the machines that a job runs on."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class QCommConfig(f.Strict):
         sharding: becomes the planner's constraints.
         hierarchical_row_wise: row-wise tables are summed inside hosts before they cross hosts.
         seed: of stochastic rounding.
-        topology: the machines; ``None``: those that the process group runs on.
+        topology: the machines; ``None``: those of the running process group.
         tables: the tables of the model, or none.
     """
 

@@ -23,7 +23,7 @@ def raise_problems(source: str, problems: Iterable[str]) -> None:
 
 
 def worded_empty(paths: Iterable[Path], source: str) -> list[str]:
-    """The problems of keys that have no value: a rule with ``forward:`` and nothing behind it must not pass as undecided."""
+    """The problems of keys without a value. A rule with an empty ``forward:`` must not pass as one that does not say it."""
     todo = "Leave the key out to say nothing; the codec that changes nothing is written `none`."
     return [
         describe(_at(source, path), "a key with no value", got=None, allowed="a value", todo=todo)
@@ -32,7 +32,7 @@ def worded_empty(paths: Iterable[Path], source: str) -> list[str]:
 
 
 def problems_of(error: ValidationError, source: str, model: type[BaseModel], known: Collection[Path] = ()) -> list[str]:
-    """The worded problems of a failed validation of ``model``, but for those at or just above the paths in ``known``."""
+    """The problems of a failed validation of ``model``, worded. Those at or just above the paths in ``known`` are left out."""
     skipped = {*known, *(path[:-1] for path in known)}
     return [_problem(detail, source, model) for detail in error.errors(include_url=False) if detail["loc"] not in skipped]
 
@@ -51,7 +51,7 @@ def _problem(detail: ErrorDetails, source: str, model: type[BaseModel]) -> str:
     if kind == "qcomm":
         return describe(where, context["wrong"], got=got, allowed=context["allowed"])
     cause = context.get("error")
-    if isinstance(cause, QCommError):  # of the codecs or the policy, already worded
+    if isinstance(cause, QCommError):  # from the codecs or the policy, and worded there
         return _prefixed(source, loc, str(cause))
     if kind in ("model_type", "model_attributes_type"):
         return describe(where, "not a mapping", got=got, allowed=_keys_at(model, loc))

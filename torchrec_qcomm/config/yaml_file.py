@@ -1,4 +1,4 @@
-"""Reads a YAML file into plain values, and refuses what YAML would let pass: keys given twice, and keys with no value."""
+"""Reads a YAML file into plain values, and finds what YAML lets pass: keys given twice, and keys with no value."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<: *base` may be overridden by keys of its own: not a duplicate
+            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<: *base`: a key of the mapping itself may replace one of these
                 continue
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):

@@ -11,7 +11,7 @@ from torchrec_qcomm.report import figures as f
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """What takes longest of a step's exchange and what lies beside it, as if one came after the other.
+    """The longest part of a step's exchange and of what lies beside it, if these came one after the other.
 
     Attributes:
         what: in words.
@@ -29,7 +29,7 @@ class Bottleneck:
 
 
 def bottleneck(analysis: Analysis) -> Bottleneck | None:
-    """Of bytes inside hosts, bytes between hosts, coding, ids, gradients and weights; ``None`` if nothing takes time."""
+    """The longest of: bytes inside hosts, bytes between hosts, coding, ids, gradients, weights. ``None``: none takes time."""
     times = analysis.times
     inside, across = (
         sum((each.wire_ms for each in times.collectives if each.limit == limit), 0.0) for limit in ("intra_host", "inter_host")
@@ -50,7 +50,7 @@ def bottleneck(analysis: Analysis) -> Bottleneck | None:
 
 
 def bottleneck_words(analysis: Analysis) -> list[str]:
-    """What takes longest now, and uneven lookups, of which no time is known: of both, whether codecs can help."""
+    """Sentences: what takes longest now, and uneven lookups, whose time is not known. Each says whether codecs can help."""
     said, found = [], bottleneck(analysis)
     if found is not None:
         counted = "without coding" if f.uncounted_codecs(analysis) else "in all"

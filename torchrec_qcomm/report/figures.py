@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from torchrec_qcomm.planner import units as u
+from torchrec_qcomm.planner.findings.crossing import across_hosts
 from torchrec_qcomm.planner.findings.loads import AT_FAULT, ranks_at_fault
 from torchrec_qcomm.planner.findings.results import Analysis, Load
 from torchrec_qcomm.planner.forecast.results import Forecast, TableForecast
@@ -21,20 +22,21 @@ from torchrec_qcomm.policy.resolution import LOSSLESS
 SLOWER = "PREDICTED TO BE SLOWER"
 
 SHORT = {kind.name: kind.short for kind in KINDS}
-"""TorchRec's sharding types, as columns of tables have them."""
+"""Short names of TorchRec's sharding types, for columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFigures:
-    """What a report says of one table; bytes of a step, of all ranks together, a rank's share with itself included.
+    """What a report says of one table. Bytes are those that all ranks send in a step, to themselves too.
 
     Attributes:
         planned: the table.
         label: its name; with the path of its collection where two have that name.
-        codecs: for each direction, what its rows are encoded with, several where links differ; empty: it is not exchanged.
+        codecs: for each direction, the codecs of its rows: several if links differ, none if the table is not exchanged.
         before: for each direction, bytes without codecs.
         after: with the policy.
-        across: of the latter, both directions, those between hosts; ``None`` if it is not known which ranks share one.
+        across: the part of ``after`` that goes between hosts, both directions together; ``None``: it is not known which ranks
+            share a host.
         lookups: ids a step.
         id_bytes: of its ids, which no codec touches.
         break_even: as in `Times`; ``None`` too for a table that the policy does not quantize.
@@ -73,7 +75,7 @@ class TableFigures:
 
 
 def table_figures(analysis: Analysis) -> list[TableFigures]:
-    """All tables, those that send most without codecs first, equal ones in the order of the job."""
+    """All tables. Those that send most without codecs come first, equal ones in the order of the job."""
     names = Counter(table.planned.table.name for table in analysis.forecast.tables)
     made = [
         TableFigures(
@@ -98,7 +100,7 @@ def _label(planned: PlannedTable, names: Mapping[str, int]) -> str:
 
 
 def _codecs(table: TableForecast, direction: Direction, policy: Policy) -> tuple[str, ...]:
-    """The distinct ones, in the order of the reaches that the table has."""
+    """The different codecs of a table in a direction, in the order of the reaches that its bytes have."""
     found: dict[str, None] = {}
     for reach, values in zip(REACHES, table.values[direction], strict=True):
         if values:
@@ -107,7 +109,10 @@ def _codecs(table: TableForecast, direction: Direction, policy: Policy) -> tuple
 
 
 def codec_counts(tables: Iterable[TableFigures], direction: Direction) -> list[tuple[str, int]]:
-    """How many tables have which codecs (several joined by ``/``), the most frequent first; data-parallel ones left out."""
+    """How many tables have which codecs, the most frequent first. Several codecs of one table are joined by ``/``.
+
+    Data-parallel tables are left out.
+    """
     counts = Counter("/".join(table.codecs[direction]) for table in tables if table.codecs[direction])
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
@@ -119,7 +124,7 @@ def sharding_counts(tables: Iterable[TableFigures]) -> list[tuple[str, int]]:
 
 
 def sent_bytes(forecast: Forecast, direction: Direction | None = None) -> float:
-    """What all ranks send in a step, their shares with themselves included; by default in both directions."""
+    """What all ranks send in a step, to themselves too; by default in both directions."""
     return float(forecast.sent(Direction if direction is None else (direction,)).sum())
 
 
@@ -140,7 +145,7 @@ def present_reaches(machines: Machines) -> list[Reach]:
 
 
 def reach_name(reach: Reach, machines: Machines) -> str:
-    """In words; where a pod is one host, what leaves it goes between hosts."""
+    """A reach in words. Where a pod is one host, bytes that leave it go between hosts."""
     return {
         Reach.SELF: "with itself",
         Reach.INTRA_HOST: "inside a host",
@@ -151,7 +156,7 @@ def reach_name(reach: Reach, machines: Machines) -> str:
 
 
 def coding_ms(analysis: Analysis) -> tuple[float, float, float]:
-    """Of the exchange with the policy: moving bytes, encoding, decoding."""
+    """The ms in which the exchange with the policy moves bytes, encodes and decodes, summed over its collectives."""
     each = analysis.times.collectives
     return sum(c.wire_ms for c in each), sum(c.encode_ms for c in each), sum(c.decode_ms for c in each)
 
@@ -167,7 +172,7 @@ def machine_words(machines: Machines) -> str:
 
 
 def rate_words(machines: Machines) -> str:
-    """The rates of the links, and which of them are only TorchRec's, for nobody gave others."""
+    """The rates of the links. Those that TorchRec takes if nobody gives others are marked."""
     said = []
     given = (machines.intra_host_gb_per_s, "inside a host"), (machines.inter_host_gb_per_s, "between hosts")
     for (rate, where), default in zip(given, DEFAULT_RATES, strict=True):
@@ -177,7 +182,7 @@ def rate_words(machines: Machines) -> str:
 
 
 def uncounted_codecs(analysis: Analysis) -> tuple[str, ...]:
-    """Codecs that the exchange uses and of which no speed is known: times leave their work out."""
+    """Codecs that the exchange uses, but whose speed is not known. Times leave their work out."""
     used = {
         str(spec)
         for each in analysis.forecast.exchanges
@@ -188,7 +193,7 @@ def uncounted_codecs(analysis: Analysis) -> tuple[str, ...]:
 
 
 def slower_words(analysis: Analysis) -> str:
-    """Said plainly, or nothing."""
+    """A sentence if the exchange is predicted to be slower with the policy; else nothing."""
     times = analysis.times
     if not times.slower:
         return ""
@@ -217,12 +222,12 @@ def beside_words(analysis: Analysis) -> list[str]:
 
 
 def other_notes(analysis: Analysis) -> list[str]:
-    """The notes that are not assumptions of the job, which reports list by themselves."""
+    """The notes without the assumptions of the job, since reports list those apart."""
     return [note for note in analysis.notes if note not in analysis.forecast.job.assumptions]
 
 
 def codec_words(tables: Iterable[TableFigures], direction: Direction, shown: int = 4) -> str:
-    """Which codecs how many tables have."""
+    """Which codecs the tables have, and how many tables each."""
     counts = codec_counts(tables, direction)
     if not counts:
         return "nothing is exchanged: there is nothing to quantize"
@@ -233,30 +238,25 @@ def codec_words(tables: Iterable[TableFigures], direction: Direction, shown: int
 
 
 def load_name(load: Load) -> str:
-    """What it is of, and where lookups come from."""
+    """What a load is of; for lookups also whether they were measured or assumed."""
     source = " (measured)" if load.measured else " (assumed)" if load.what == "lookups" else ""
     return load.what + source
 
 
-def across_hosts(by_reach: np.ndarray) -> float:
-    """Of ``[reach]`` numbers, those between hosts, of one pod or not."""
-    return float(sum(by_reach[REACHES.index(reach)] for reach in (Reach.INTRA_POD, Reach.INTER_POD)))
-
-
 def ranks_above(load: Load) -> list[int]:
-    """All ranks that are at fault, of which `Load.worst` names the first; none where it is even."""
+    """All ranks that carry too much, of which `Load.worst` names the first; none if the load is even."""
     if not load.worst:
         return []
     return [int(rank) for rank in np.flatnonzero(load.per_rank > AT_FAULT * load.per_rank.mean())]
 
 
 def heavy_tables(load: Load, count: int) -> list[tuple[str, float]]:
-    """The tables of the most loaded rank that are at least 1 % of its load; none where it is even."""
+    """The tables of the most loaded rank that are at least 1 % of its load; none if the load is even."""
     return [(name, part) for name, part in load.tables[:count] if part >= 0.01] if load.worst else []
 
 
 def loads_of(analysis: Analysis) -> list[Load]:
-    """Those that were judged, and the memory that TorchRec's planner reckons with, if that is known."""
+    """The loads of the analysis, and the memory that TorchRec's planner counts for tables, if that is known."""
     planned = analysis.forecast.job.planned_memory
     if planned is None:
         return list(analysis.loads)
@@ -274,12 +274,12 @@ def plain_max_over_mean(analysis: Analysis, load: Load) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class DimGroup:
-    """Tables of similar dim; bytes as in `TableFigures`.
+    """Tables of similar dim. Bytes are as in `TableFigures`.
 
     Attributes:
         low, high: the smallest and largest dim, both included.
         tables: how many.
-        share: of all tables, those of this dim or a smaller one.
+        share: how many of all tables have such a dim or a smaller one, 0 to 1.
         before, after: bytes without codecs, and with the policy.
     """
 
@@ -292,7 +292,7 @@ class DimGroup:
 
 
 def dim_groups(tables: list[TableFigures]) -> list[DimGroup]:
-    """Tables by dim: from one power of two to the next, the smallest first."""
+    """Tables by dim, the smallest first. A group goes from one power of two to the next."""
     found: dict[int, list[TableFigures]] = {}
     for table in tables:
         found.setdefault((table.planned.table.dim - 1).bit_length(), []).append(table)
@@ -306,9 +306,13 @@ def dim_groups(tables: list[TableFigures]) -> list[DimGroup]:
 
 
 def busiest(tables: list[TableFigures], part: float = 0.01) -> tuple[int, float, float]:
-    """The tables with most ids: how many are ``part`` of all, at least one; their share of all ids, and of all bytes.
+    """The tables with most ids: how many they are, their share of all ids, and their share of all bytes.
 
-    An id counts once, also where each column-wise shard looks it up.
+    An id counts once, even if several column-wise shards look it up.
+
+    Args:
+        tables: all of them.
+        part: which part of them to take; at least one table is taken.
     """
     count = max(1, round(part * len(tables)))
     most = sorted(tables, key=lambda table: -table.sample_ids)[:count]

@@ -1,4 +1,4 @@
-"""The hook for TorchRec's planner: what `Stats` is told of a plan becomes a report."""
+"""The hook for TorchRec's planner: a report of each plan that it makes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ logger = logging.getLogger(__name__)
 class QCommStats(Stats):
     """Reports what a plan's exchange costs: ``EmbeddingShardingPlanner(stats=[EmbeddingStats(), QCommStats()])``.
 
-    It never raises into the planner: its own failure is one line in the log, and planning goes on. Where there is nothing to
-    report, ``analysis`` and ``text`` are ``None``: before a plan, after one that failed, after a failure of its own, and on all
-    ranks but 0 under ``collective_plan``, which plans on rank 0 alone.
+    It never fails the planner: if it fails itself, it logs one line, and planning goes on.
+
+    ``analysis`` and ``text`` are ``None`` if there is nothing to report: before there is a plan, after planning or the report
+    failed, and on all ranks but 0 under ``collective_plan``, which plans on rank 0 alone.
 
     Attributes:
         analysis: of the last plan.
@@ -82,7 +83,7 @@ class QCommStats(Stats):
         """What the planner calls; see `Stats`. ``newer`` is what later versions of TorchRec may add."""
         self.analysis = self.text = None
         try:
-            # Without a plan, TorchRec passes an empty one, and its last proposal with no ranks.
+            # If it found no plan, TorchRec passes an empty plan, and its last proposal, whose shards have no ranks.
             if not best_plan or not sharding_plan.plan:
                 logger.info("torchrec_qcomm: no plan was found, so there is nothing to report")
                 return

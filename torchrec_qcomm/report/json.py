@@ -20,7 +20,7 @@ from torchrec_qcomm.report import figures as f
 from torchrec_qcomm.report.bottleneck import bottleneck
 
 SCHEMA_VERSION = 1
-"""Goes up when a key is taken away, renamed, or changes what it means; new keys may come at any time."""
+"""It goes up when a key is removed, renamed, or gets another meaning. New keys may come at any time."""
 
 MATRIX_HOSTS = 512
 """Hosts up to which there is a matrix of host pairs."""
@@ -34,11 +34,11 @@ UNITS = {
 
 
 def report_json(analysis: Analysis, title: str = "") -> str:
-    """The JSON text; the same analysis gives the same text. No line ends but one at its end.
+    """The JSON text, in one line. The same analysis gives the same text.
 
     Args:
         analysis: what was found.
-        title: taken along, such as the name of the config.
+        title: put into the JSON, such as the name of the config.
     """
     return json.dumps(report_dict(analysis, title), separators=(",", ":"), allow_nan=False) + "\n"
 
@@ -267,7 +267,7 @@ def _rank_matrix(forecast: Forecast, plain: Forecast) -> dict[str, Any]:
 
 
 def _number(value: float, places: int = 6) -> int | float | None:
-    """Whole numbers whole; what is no number at all is none in JSON either."""
+    """A number of JSON: an integer if it is whole, ``None`` for infinity and NaN, which JSON does not have."""
     value = float(value)
     if not math.isfinite(value):
         return None
@@ -279,7 +279,7 @@ def _optional(value: float | None) -> int | float | None:
 
 
 def _numbers(values: np.ndarray, places: int = 3) -> list[Any]:
-    """Nested lists, of whole numbers where all are."""
+    """Nested lists; of integers if all values are whole."""
     values = np.asarray(values, dtype=np.float64)
     if not np.isfinite(values).all():
         return [_numbers(row, places) if np.ndim(row) else _number(row, places) for row in values]

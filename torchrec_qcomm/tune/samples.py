@@ -13,7 +13,7 @@ _ALLOWED = "a float tensor [..., dim], or a dict of them, written by torch.save"
 
 
 def read_samples(path: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and tensor of all that a file holds.
+    """The tensors of a file, each with a name for messages.
 
     Raises:
         CodecError: no such file, or another content.

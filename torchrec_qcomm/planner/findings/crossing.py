@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from torchrec_qcomm.planner.findings.results import Crossing
 from torchrec_qcomm.planner.forecast.results import Forecast
 from torchrec_qcomm.planner.job import REACHES, Reach
 
 BEYOND = tuple(REACHES.index(reach) for reach in (Reach.INTRA_POD, Reach.INTER_POD))
 """Columns of ``[..., reach]`` with the bytes that leave a host."""
+
+
+def across_hosts(by_reach: np.ndarray) -> float:
+    """Of ``[reach]`` numbers, the sum of those between hosts, of one pod or not."""
+    return float(sum(by_reach[column] for column in BEYOND))
 
 
 def crossing(forecast: Forecast) -> Crossing:

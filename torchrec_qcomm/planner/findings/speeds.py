@@ -59,6 +59,20 @@ def specs_of(job: Job) -> tuple[CodecSpec, ...]:
     )
 
 
+def has_device(device: str | None) -> bool:
+    """Whether speeds can be measured on this machine: it has the device, and it is known which device that is."""
+    return device == "cpu" or (device == "cuda" and torch.cuda.is_available())
+
+
+def speeds_of(jobs: Iterable[Job], device: str) -> Speeds:
+    """The speeds that analyses of the jobs need, measured.
+
+    Raises:
+        PlannerError: this machine does not have the device.
+    """
+    return measured_speeds(dict.fromkeys(spec for job in jobs for spec in specs_of(job)), device=device)
+
+
 def measured_speeds(
     likes: Iterable[CodecLike], dim: int = 128, device: str | torch.device = "cpu", seconds: float = 0.05, values: int = 2**22
 ) -> Speeds:

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from torchrec_qcomm.planner import units as u
+from torchrec_qcomm.planner.findings.crossing import across_hosts
 from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.planner.forecast.results import MATRIX_RANKS
 from torchrec_qcomm.planner.job import REACHES
@@ -35,7 +36,7 @@ class Figure:
     Attributes:
         title: its heading.
         said: what it shows, in a sentence or two.
-        key: ``(class, words)`` of its colours.
+        key: for each colour, its CSS class and what it stands for.
         pictures: ``(heading or nothing, picture)``.
     """
 
@@ -85,7 +86,7 @@ def report_html(analysis: Analysis, title: str = "", tables: int = 200, charted:
 
 @cache
 def _template() -> Template:
-    # Autoescaped: names of tables and titles are the user's.
+    # Escaped, because users choose the names of tables and titles.
     loader = PackageLoader("torchrec_qcomm.report.html", "")
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True).get_template("page.html.j2")
 
@@ -98,7 +99,7 @@ def _cards(analysis: Analysis) -> Iterator[tuple[str, str, str]]:
     if counted is None or left_out is None:
         yield "bytes that cross hosts", "not known", "nothing says how many ranks a host has"
     else:
-        own, across = u.share(f.across_hosts(counted)), u.share(f.across_hosts(left_out))
+        own, across = u.share(across_hosts(counted)), u.share(across_hosts(left_out))
         yield "bytes that cross hosts", across, f"a rank's own share left out; {own} with it"
     times, missing = analysis.times, f.uncounted_codecs(analysis)
     coding = f"without encode and decode of {', '.join(missing)}: speeds not known" if missing else "coding included"
@@ -233,7 +234,7 @@ def _tables(tables: list[f.TableFigures], charted: int) -> Figure:
 
 
 def _row(table: f.TableFigures) -> list[tuple[str, str]]:
-    """Cells with their classes."""
+    """The cells of a table's row, each with its CSS class."""
     codecs = [" / ".join(table.codecs[direction]) or "-" for direction in Direction]
     sides = [u.size(side[direction]) for direction in Direction for side in (table.before, table.after)]
     rate = "-" if table.break_even is None else u.digits(table.break_even)

@@ -12,13 +12,13 @@ import numpy as np
 from torchrec_qcomm.planner.units import saved, share
 
 SHADES = 8
-"""Colours of a heat map for values above 0: the classes ``h1`` to ``h8``; ``h0`` is nothing."""
+"""Colours of a heat map for values above 0: the classes ``h1`` to ``h8``. Cells that are 0 have ``h0``."""
 
 _TITLED = 128
-"""Rows of a heat map up to which every cell is a mark with a title; above, cells of one colour are one path."""
+"""Up to so many rows, every cell of a heat map has a title. In larger ones, all cells of a colour are one path."""
 
 _BARS = 512
-"""Bars of `columns`; more values share them."""
+"""How many bars `columns` draws at most. If there are more values, several share a bar."""
 
 Words = Callable[[float], str]
 
@@ -41,7 +41,7 @@ class Scale:
 
 
 def scale_of(values: np.ndarray) -> Scale:
-    """Even steps from 0; from the least value where all would else look alike; even ratios where most would be in the first."""
+    """Even steps from 0; from the least value if all would look alike; even ratios if most values would get one shade."""
     positive = values[values > 0]
     if not len(positive):
         return Scale((0.0,) * SHADES, "nothing is sent")
@@ -112,7 +112,7 @@ def _cells(values: np.ndarray, shades: np.ndarray, what: str, words: Words) -> s
 
 
 def _paths(values: np.ndarray, shades: np.ndarray, what: str, words: Words) -> str:
-    """One path a shade, of the runs of that shade in each row; titles by row, over all."""
+    """A path for each shade, made of the runs of that shade in each row. Above them lies a title for each row."""
     found: dict[int, list[str]] = {shade: [] for shade in range(SHADES + 1)}
     n = len(values)
     for row in range(n):
@@ -140,7 +140,7 @@ def _grid(n: int, group: int | None, cell: float, left: float, top: float) -> li
 
 
 def _tick_step(n: int, group: int | None, cell: float) -> int:
-    """So that labels keep 26 pixels from each other, at the first ranks of hosts if there are any."""
+    """The step between labels: at least 26 pixels, and whole hosts if there are any."""
     step = group if group and group < n else 1
     while step * cell < 26 and step < n:
         step *= 2
@@ -159,9 +159,9 @@ def _legend(scale: Scale, words: Words, x: float, y: float) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A row of `bars`: its name, and the parts that stand behind each other, each ``(value, class)``.
+    """A row of `bars`: its name, its parts from left to right, and the words ``after`` them.
 
-    ``title`` says what a part is when the pointer is on it; ``after`` stands behind the last.
+    A part is ``(value, CSS class, title)``. The title shows when the pointer is on the part.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Several analyses side by side: the first, and what would be if."""
+"""Several analyses side by side: the job as it is, then the what-if cases."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from torchrec_qcomm.planner import units as u
+from torchrec_qcomm.planner.findings.crossing import across_hosts
 from torchrec_qcomm.planner.findings.results import Analysis
 from torchrec_qcomm.policy import Direction
 from torchrec_qcomm.report import figures as f
@@ -18,10 +19,10 @@ Cell = Callable[[Analysis], str]
 
 
 def comparison_text(columns: Sequence[tuple[str, Analysis]]) -> str:
-    """A column for each analysis; columns that do not fit beside each other go below, each time beside the first.
+    """A column for each analysis. Columns that do not fit go below, each time beside the first.
 
     Args:
-        columns: ``(name, analysis)``, the first being what the others are held against.
+        columns: ``(name, analysis)``, the first is what the others are compared with.
     """
     analyses = [analysis for _, analysis in columns]
     labels = [label for label, _ in _rows(analyses)]
@@ -47,7 +48,7 @@ def _width(labels: Sequence[str], block: Sequence[Sequence[str]]) -> int:
 
 
 def _rows(analyses: Sequence[Analysis]) -> Iterator[tuple[str, Cell]]:
-    """The rows that any of the analyses has something in."""
+    """The rows: their names, and what an analysis has in them. Rows that would be empty are left out."""
     yield "ranks", lambda a: f"{a.forecast.job.machines.world_size:,}"
     yield "hosts", _hosts
     if any(a.forecast.job.replicas for a in analyses):
@@ -93,13 +94,13 @@ def _crossing(analysis: Analysis, include_self: bool | None) -> str:
     if not analysis.crossing.known:
         return "not known"
     if include_self is None:
-        return u.size(f.across_hosts(analysis.crossing.wire))
+        return u.size(across_hosts(analysis.crossing.wire))
     shares = analysis.crossing.shares(include_self)
-    return "-" if shares is None or not analysis.crossing.wire.any() else u.share(f.across_hosts(shares))
+    return "-" if shares is None or not analysis.crossing.wire.any() else u.share(across_hosts(shares))
 
 
 def _shardings(analysis: Analysis) -> str:
-    """How many tables are sharded how: other machines make another plan, and so other bytes."""
+    """How many tables are sharded how. Other machines make another plan, and so other bytes."""
     counts = f.sharding_counts(f.table_figures(analysis))
     return ", ".join(f"{count:,} {f.SHORT.get(name, name)}" for name, count in counts) or "none"
 
@@ -109,7 +110,7 @@ def _time(analysis: Analysis) -> str:
 
 
 def _all_time(analysis: Analysis) -> str:
-    """With what lies beside the exchange, if nothing overlaps."""
+    """The exchange and what lies beside it, if nothing overlaps."""
     times = analysis.times
     return _with_coding(analysis, times.quantized_ms + times.ids_ms + times.dense_ms + times.sync_ms)
 
