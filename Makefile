@@ -19,13 +19,16 @@ OTHERS := 1.7.0 1.9
 RUN2 := OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2
 NETLAB = $(BIN)/python examples/netlab.py --hosts 2 --rate 1gbit
 
+# Tests with real ranks in one process, all others in another. Single files are faster without: pytest tests/codecs.
+TWO := --numprocesses 2 --dist loadgroup
+
 .PHONY: demo test lint format versions $(OTHERS:%=versions-%) convergence coverage bench codecs reports fuzz clean
 
 demo: $(READY)           ## train a real DLRM on flights data, FP32 wire and quantized, side by side
 	$(RUN2) examples/dlrm.py --config configs/demo.yaml --compare
 
 test: $(READY)           ## all tests
-	$(BIN)/pytest
+	$(BIN)/pytest $(TWO)
 
 lint: $(READY)           ## ruff and mypy
 	$(BIN)/ruff check .

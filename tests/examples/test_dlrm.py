@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,7 @@ import torch
 from dlrm_lib.options import parse_options
 
 from tests.examples.conftest import ROOT, Launch
+from tests.examples.interpreters import Interpreters
 
 DLRM = ROOT / "examples" / "dlrm.py"
 SYNTHETIC = ("--data", "synthetic", "--synthetic-samples", 2_000, "--batch-size", 60, "--limit-batches", 6)
@@ -26,9 +24,9 @@ def config(folder: Path, text: str) -> Path:
     return path
 
 
-def test_flights_with_the_demo_config(launch: Launch, tmp_path: Path) -> None:
+def test_flights_with_the_demo_config(torchrun: Launch, tmp_path: Path) -> None:
     out = tmp_path / "report.json"
-    done = launch(DLRM, "--config", "configs/demo.yaml", "--compare", "--limit-batches", 3, "--json", out)
+    done = torchrun(DLRM, "--config", "configs/demo.yaml", "--compare", "--limit-batches", 3, "--json", out)
     assert done.returncode == 0, done.stderr
     assert "WARNING: the policy quantizes" not in done.stderr
     for text in ("base rate 0.2371", "held-out AUC", "held-out normalized entropy", "time per step", "FP32 wire", "difference"):
@@ -131,29 +129,12 @@ def test_bad_files_are_told_without_a_traceback(
     assert "Traceback" not in done.stderr
 
 
-def test_constraints_that_leave_no_plan_end_every_rank_with_a_message(tmp_path: Path) -> None:
+def test_constraints_that_leave_no_plan_end_every_rank_with_a_message(interpreters: Interpreters, tmp_path: Path) -> None:
     """The kernel is one that a CPU does not have. Started without torchrun, which would end the second rank itself."""
     policy = config(tmp_path, "sharding: [{tables: '*', compute_kernels: [fused_uvm]}]")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        group = {
-            "WORLD_SIZE": "2",
-            "LOCAL_WORLD_SIZE": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free.getsockname()[1]),
-        }
-    command = [sys.executable, DLRM, "--config", policy, *SYNTHETIC]
-    running = [
-        subprocess.Popen(
-            [str(part) for part in command],
-            env={**os.environ, **group, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in "01"
-    ]
-    errors = [process.communicate(timeout=100)[1] for process in running]
-    for process, said in zip(running, errors, strict=True):
+    command = [DLRM, "--config", policy, *SYNTHETIC]
+    for process in interpreters.run(command, tmp_path, ranks=2, timeout=100, CUDA_VISIBLE_DEVICES=""):
+        said = process.stderr
         assert process.returncode == 2, said
         assert "policy.yaml: sharding: TorchRec cannot plan this; got 'No available sharding type" in said
         assert "Look at `sharding_types` and `compute_kernels`" in said
