@@ -47,7 +47,7 @@ PLANNER_MAY_IMPORT = {
 }
 """The rooms of planner/. Names of the package itself are for other layers."""
 LIBRARIES = {
-    "torch.distributed": {"collectives", "sharding", "api"},
+    "torch.distributed": {"collectives", "sharding"},
     "torchrec": {"sharding", "planner", "report", "api"},
     "jinja2": {"report"},
     "fbgemm_gpu": {"codecs"},
@@ -232,3 +232,46 @@ def test_a_look_at_the_version_is_seen(source: str) -> None:
 def test_files_can_be_read_at_one_sitting() -> None:
     long = {str(path): lines for path in FILES if (lines := len((ROOT / path).read_text().splitlines())) > 400}
     assert not long
+
+
+MOST_ARGUMENTS = 7
+COUNTED = ("sharding", "collectives", "planner")
+
+
+def long_signatures(source: str) -> list[str]:
+    """Functions with more than `MOST_ARGUMENTS`; ``*args`` and ``**kwargs`` are one each, and ``self`` and ``cls`` are none.
+
+    The constructor of a dataclass, a plain value, has no function of its own.
+    """
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            given = node.args
+            names = [arg.arg for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs) if arg.arg not in ("self", "cls")]
+            names += [arg.arg for arg in (given.vararg, given.kwarg) if arg is not None]
+            if len(names) > MOST_ARGUMENTS:
+                found.append(f"{getattr(node, 'name', 'lambda')}({', '.join(names)})")
+    return found
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.parts[0] in COUNTED], ids=str)
+def test_no_function_takes_more_arguments_than_can_be_kept_in_mind(path: Path) -> None:
+    assert not long_signatures((ROOT / path).read_text())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(a, b, c, d, e, f, g, h): ...",
+        "class A:\n    def f(self, a, b, c, d, e, f, *, g, **h): ...",
+        "f = lambda a, /, b, c, d, e, f, *g, h: 0",
+    ],
+)
+def test_a_long_signature_is_seen(source: str) -> None:
+    assert long_signatures(source)
+
+
+def test_a_plain_value_may_have_more_fields() -> None:
+    fields = "".join(f"    {name}: int\n" for name in "abcdefgh")
+    assert not long_signatures(f"@dataclass(frozen=True)\nclass Plain:\n{fields}")
+    assert not long_signatures("def f(self, a, b, c, d, e, f, g): ...")
