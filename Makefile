@@ -19,8 +19,8 @@ OTHERS := 1.7.0 1.9
 RUN2 := OMP_NUM_THREADS=1 $(BIN)/torchrun --standalone --nproc_per_node 2
 NETLAB = $(BIN)/python examples/netlab.py --hosts 2 --rate 1gbit
 
-# Tests with real ranks in one process, all others in another. Single files are faster without: pytest tests/codecs.
-TWO := --numprocesses 2 --dist loadgroup
+# Tests with real ranks in one process, others in another (tests/conftest.py). Single files are faster without: pytest FILE.
+TWO := --numprocesses 2 --dist loadscope
 
 .PHONY: demo test lint format versions $(OTHERS:%=versions-%) convergence coverage bench codecs reports fuzz clean
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,8 +12,6 @@ if TYPE_CHECKING:  # the process that hands tests out needs no torch
     from tests.ranks import RankPool
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the machine's cores are the ranks' and the other tests'
-RANKS = {"ranks", "alike"}
-"""Fixtures that give real ranks."""
 
 
 def pytest_configure() -> None:
@@ -38,12 +38,26 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return f"torchrec {torchrec_version()} from {torchrec.__file__}"
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With pytest-xdist, tests that need ranks are one worker's: they keep two cores busy, and share processes."""
-    for item in items:
-        if RANKS & set(item.fixturenames):
-            item.add_marker(pytest.mark.xdist_group("ranks"))
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files that need ranks are one worker's: they keep two cores busy, and share processes. Others go where there is time.
+
+    `--dist loadgroup` would need marks, which pytest-xdist 3.8 does not see with pytest 9.2.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return "ranks" if needs_ranks(config.rootpath / file) else file
+
+    return Lanes(config, log)
+
+
+@cache
+def needs_ranks(file: Path) -> bool:
+    """Whether a test file has tests for real ranks."""
+    return "RankPool" in file.read_text()
 
 
 @pytest.fixture(scope="session")
