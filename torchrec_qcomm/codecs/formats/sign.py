@@ -29,10 +29,9 @@ class Sign(RowCodec):
 
     Error: ``||C(x) - x||^2 = (1 - ||x||_1^2 / (D ||x||_2^2)) ||x||^2``, plus ``D (scale - mean)^2`` for the rounding of the
     scale. That never exceeds ``||x||^2``; on Gaussian rows the relative L2 error is 0.60. Bound: ``| |x| - scale |``. Bias:
-    yes, in every value: small ones grow to the mean, zeros too, and large ones shrink to it.
-
-    Good for gradients of which the direction matters, and, where steps repeat, with error feedback. Without error feedback, in
-    both directions of an exchange, it costs accuracy that a click model notices.
+    yes, in every value: small ones grow to the mean, zeros too, and large ones shrink to it. Good for gradients of which the
+    direction matters, and, where steps repeat, with error feedback. Without error feedback, in both directions of an exchange,
+    it costs accuracy that a click model notices.
 
     Means beyond the format's largest number (BF16: 3.39e38, FP16: 65504) are sent as that number. Below its smallest normal
     number (BF16: 2**-126, FP16: 2**-14) the scale has an absolute error (2**-134, 2**-25), and rows far below it become zeros.
