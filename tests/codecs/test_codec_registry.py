@@ -121,7 +121,7 @@ def test_fp32_refuses_to_double_a_payload() -> None:
             call()
 
 
-@pytest.mark.parametrize("module", ["base", "registry"])
+@pytest.mark.parametrize("module", ["spec", "registry"])
 def test_examples_in_docstrings(module: str) -> None:
     result = doctest.testmod(importlib.import_module(f"torchrec_qcomm.codecs.{module}"))
     assert result.attempted > 0

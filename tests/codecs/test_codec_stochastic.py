@@ -12,7 +12,8 @@ from tests.codecs.checks.cases import (
     gaussian,
 )
 from torchrec_qcomm import codecs
-from torchrec_qcomm.codecs import Codec, rows
+from torchrec_qcomm.codecs import Codec
+from torchrec_qcomm.codecs.parts import chunks as walk
 from torchrec_qcomm.errors import CodecError
 
 
@@ -45,7 +46,7 @@ def test_chunks_and_strides_do_not_matter(codec: Codec, monkeypatch: pytest.Monk
     values = gaussian(6, 13, 40)[..., :33]
     first = codec.encode(values.contiguous(), noise=NOISE)
     assert torch.equal(first, codec.encode(values, noise=NOISE))
-    monkeypatch.setattr(rows, "CHUNK_BYTES", 4 * 33 * 5)
+    monkeypatch.setattr(walk, "CHUNK_BYTES", 4 * 33 * 5)
     out = torch.zeros(6, 15, codec.row_bytes(33), dtype=torch.uint8)[:, 2:]
     assert torch.equal(codec.encode(values, out=out, noise=NOISE), first)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch.distributed as dist
-from tests.sharding.models import SGD, TableSpec, collection
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharding_spec import EnumerableShardingSpec
 from torchrec.distributed import comm
@@ -11,7 +10,8 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.types import ParameterSharding, ShardingEnv
 
 from tests.planner.jobs import dealt
-from tests.sharding.scenarios import CPU
+from tests.sharding.scenarios.pooled_collections import CPU
+from tests.sharding.scenarios.tables import SGD, TableSpec, collection
 
 TABLE = TableSpec("t", 10, 8, ("f",))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.sharding.models import LOCAL, collection
 from torch import nn
 from torchrec.distributed.types import ShardingPlan
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.planner.held import TABLE, held, planned_by_hand
 from tests.ranks import RankPool
+from tests.sharding.scenarios.tables import LOCAL, collection
 from torchrec_qcomm.planner.findings.lookups import profile_lookups
 from torchrec_qcomm.planner.search.topology import build_topology
 from torchrec_qcomm.planner.sources.options import PlannerInputs, options_of
