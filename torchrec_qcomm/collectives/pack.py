@@ -36,11 +36,11 @@ def pack(
     buffer = torch.empty(side.nbytes, dtype=torch.uint8, device=values.device)
     blocks = [block for layer in side.layers if layer.twin is None for block in layer.blocks]
     plain = ((block, _gathered(values, block), block.codec) for block in blocks if not block.range_headers)
-    ranged = [(block, _gathered(values, block)) for block in blocks if block.range_headers]
+    ranged = ((block, _gathered(values, block)) for block in blocks if block.range_headers)
     for block, rows, codec in chain(plain, range_headers.written(buffer, ranged, range_headers_of)):
         # Each block draws its own part of the stream: the one from the place of its bytes on.
-        own = None if noise is None else noise.at(block.byte_offset << 32)
-        codec.encode(rows, out=bytes_of(buffer, block, side.dtype), noise=own)
+        codec.encode(rows, out=bytes_of(buffer, block, side.dtype), noise=noise and noise.at(block.byte_offset << 32))
+        del rows  # before the next ones are gathered
     copy_twins(buffer, side)
     return buffer
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
@@ -19,7 +19,7 @@ RangeHeadersOf = Callable[[RangedBlocks], Sequence[torch.Tensor]]
 
 
 def written(
-    buffer: torch.Tensor, blocks: RangedBlocks, range_headers_of: RangeHeadersOf | None
+    buffer: torch.Tensor, blocks: Iterable[tuple[Block, torch.Tensor]], range_headers_of: RangeHeadersOf | None
 ) -> Iterator[tuple[Block, torch.Tensor, Codec]]:
     """Write the range headers of ``blocks`` to where the layout has them.
 
@@ -29,13 +29,14 @@ def written(
     Raises:
         WireError: there are such blocks, and nobody to ask.
     """
-    if not blocks:
+    ranged = list(blocks)
+    if not ranged:
         return
     if range_headers_of is None:
-        spec = blocks[0][0].codec.spec
+        spec = ranged[0][0].codec.spec
         wrong = f"codec {spec} needs the range of each table"
         raise WireError(describe("pack: range_headers_of", wrong, got=None, allowed="a function"))
-    for (block, rows), headers in zip(blocks, range_headers_of(blocks), strict=True):
+    for (block, rows), headers in zip(ranged, range_headers_of(ranged), strict=True):
         _write(buffer, block, headers)
         yield block, rows, block.codec.within(headers)
 

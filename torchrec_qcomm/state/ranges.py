@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchrec_qcomm.errors import ShardingError, describe
-from torchrec_qcomm.state.running_ranges import RangedTable, RunningRanges
-
-_ANEW = "Leave `ranges` out to begin anew."
+from torchrec_qcomm.state.running_ranges import ANEW, RangedTable, RunningRanges
 
 
 class ExchangeRanges:
@@ -45,11 +43,11 @@ class ExchangeRanges:
         where, rank = f"{where}: ranges", f"rank {self._rank}"
         if not isinstance(state, Mapping) or (rank not in state and self._found):
             got = sorted(state) if isinstance(state, Mapping) else state
-            raise ShardingError(describe(where, f"nothing of {rank}", got=got, allowed=[rank], todo=_ANEW))
+            raise ShardingError(describe(where, f"nothing of {rank}", got=got, allowed=[rank], todo=ANEW))
         mine = state.get(rank, {})
         if not isinstance(mine, Mapping) or mine.keys() != self._found.keys():
             wrong, got = "of another plan: not the same exchanges", sorted(mine) if isinstance(mine, Mapping) else mine
-            raise ShardingError(describe(where, wrong, got=got, allowed=self._found or "none", todo=_ANEW))
+            raise ShardingError(describe(where, wrong, got=got, allowed=self._found or "none", todo=ANEW))
         for name, ranges in self._found.items():
             ranges.check(f"{where}, {name!r}", mine[name])
 

@@ -17,7 +17,7 @@ _COUNTS = ("updates", "values", "saturated", "not finite")
 _STATIC_DECAY = 0.99
 """The weight of the past in the statistics of a static range, which are kept to look at."""
 
-_ANEW = "Leave `ranges` out to begin anew."
+ANEW = "Leave `ranges` out to begin anew."
 
 RangedTable = tuple[str, OneRange]
 """A table whose rows share a range, and its codec."""
@@ -129,7 +129,7 @@ class RunningRanges:
         names = [_name(table) for table in self.tables]
         if not isinstance(state, Mapping) or state.keys() != set(names):
             wrong, got = "the statistics of other tables or codecs", sorted(state) if isinstance(state, Mapping) else state
-            raise ShardingError(describe(where, wrong, got=got, allowed=names, todo=_ANEW))
+            raise ShardingError(describe(where, wrong, got=got, allowed=names, todo=ANEW))
         for name, saved in state.items():
             if not _are_statistics(saved):
                 allowed = [*_AVERAGES, *_COUNTS]

@@ -53,8 +53,8 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Mapping[str, Any]]) ->
         where, parts = f"load_state_dict, {path!r}", found[path].parts
         if not _NEEDED <= saved.keys() <= parts.keys():
             raise ShardingError(describe(where, "not a state", got=dict(saved), allowed="step: 0 or more, and ranges if any"))
-        for name, each in saved.items():
-            parts[name].check(where, each)
+        for name in (name for name in parts if name in saved):
+            parts[name].check(where, saved[name])
     for path, saved in state.items():
         for name, part in found[path].parts.items():
             part.load(saved[name]) if name in saved else part.reset()

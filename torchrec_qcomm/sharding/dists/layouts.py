@@ -50,7 +50,7 @@ def layouts_of(settings: HopSettings, codecs: TableCodecs) -> tuple[PooledLayout
 
 
 def ranges_of(settings: HopSettings, codecs: TableCodecs, name: str) -> dict[str, RunningRanges]:
-    """By direction, the running ranges of the exchange ``name``; what is known of the same tables and codecs goes on."""
+    """By direction, the running ranges of the exchange ``name``; what the version before knew of the same goes on."""
     me, state = settings.group.rank(), settings.collection.state
     rank = dist.get_process_group_ranks(settings.group)[me]
     found = {}
